@@ -1,0 +1,84 @@
+"""Acting: which index an environment follows, and the action it implies."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from hyperagent_jax import indices
+from hyperagent_jax import types
+
+ACTION_INDICES = ("episode", "step")
+
+
+class ActorNoise(NamedTuple):
+    """The random numbers of one action.
+
+    Attributes:
+        indices: candidates for the next indices, [num_ois, M].
+        uniform: one number in [0, 1) that decides whether the indices are replaced.
+        ties: numbers in [0, 1) that break ties between actions, [num_actions].
+    """
+
+    indices: types.Array
+    uniform: types.Array
+    ties: types.Array
+
+
+class Actor(NamedTuple):
+    """Pure functions of one environment's actor, whose state is its indices [num_ois, M].
+
+    Attributes:
+        draw: maps a key to the ActorNoise of one step.
+        next_indices: maps (indices, is_first, noise) to the indices to act with now.
+        select: maps (values [num_ois, num_actions], noise) to an action.
+    """
+
+    draw: Callable[[types.PRNGKey], ActorNoise]
+    next_indices: Callable[[types.Array, types.Array, ActorNoise], types.Array]
+    select: Callable[[types.Array, ActorNoise], types.Array]
+
+
+def argmax_with_ties(values: types.Array, ties: types.Array) -> types.Array:
+    """Index of the largest of `values` [n]; of several, the one with the largest of `ties` [n]."""
+    return jnp.argmax(jnp.where(values == jnp.max(values), ties, -1.0)).astype(jnp.int32)
+
+
+def make_actor(
+    index: indices.IndexDistribution,
+    num_actions: int,
+    *,
+    action_index: str = "episode",
+    num_ois: int = 1,
+    resample_probability: float = 0.0,
+) -> Actor:
+    """Greedy in sampled values (Algorithm 1, line 7), optimistic over several indices (eq. OIS).
+
+    Args:
+        index: distribution of the index.
+        num_actions: number of actions.
+        action_index: "episode" keeps the indices for an episode, "step" draws them for every state.
+        num_ois: number of indices; the action maximises the largest of their values.
+        resample_probability: with "episode", the chance per step of new indices inside the episode.
+    """
+    if action_index not in ACTION_INDICES:
+        raise ValueError(f"unknown action_index {action_index!r}; choose one of {', '.join(ACTION_INDICES)}")
+
+    def draw(key):
+        return ActorNoise(
+            index.sample(types.fold_in_tag(key, "indices"), (num_ois,)),
+            jax.random.uniform(types.fold_in_tag(key, "resample")),
+            jax.random.uniform(types.fold_in_tag(key, "ties"), (num_actions,)),
+        )
+
+    def next_indices(current, is_first, noise):
+        if action_index == "step":
+            return noise.indices
+        renew = is_first | (noise.uniform < resample_probability)
+        return jnp.where(renew, noise.indices, current)
+
+    def select(values, noise):
+        return argmax_with_ties(jnp.max(values, axis=0), noise.ties)
+
+    return Actor(draw, next_indices, select)

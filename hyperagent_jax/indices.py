@@ -1,0 +1,112 @@
+"""Distributions of the epistemic index xi ~ P_xi and of the perturbation z ~ P_z."""
+
+from collections.abc import Callable
+import math
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from hyperagent_jax import types
+
+
+class IndexDistribution(NamedTuple):
+    """A distribution over R^dim.
+
+    Attributes:
+        name: its name in `make`.
+        dim: dimension of one sample.
+        mean: the common mean of every coordinate.
+        second_moment: the constant c of E[xi xi^T] = c I, or None when the second moment is no
+            multiple of the identity.
+        sample: maps (key, shape) to an array [*shape, dim].
+    """
+
+    name: str
+    dim: int
+    mean: float
+    second_moment: float | None
+    sample: Callable[[types.PRNGKey, tuple[int, ...]], types.Array]
+
+    @property
+    def is_isotropic(self) -> bool:
+        """Whether the expectation over the index has the closed form of the exact loss."""
+        return self.mean == 0.0 and self.second_moment is not None
+
+
+def gaussian(dim: int) -> IndexDistribution:
+    """N(0, I), the paper's reference distribution."""
+    return IndexDistribution(
+        "gaussian", dim, 0.0, 1.0, lambda key, shape: jax.random.normal(key, (*shape, dim))
+    )
+
+
+def _on_sphere(key, shape, dim, radius):
+    x = jax.random.normal(key, (*shape, dim))
+    return x * (radius * jax.lax.rsqrt(jnp.maximum(jnp.sum(x * x, -1, keepdims=True), 1e-30)))
+
+
+def sphere(dim: int) -> IndexDistribution:
+    """Uniform on the unit sphere."""
+    return IndexDistribution(
+        "sphere", dim, 0.0, 1.0 / dim, lambda key, shape: _on_sphere(key, shape, dim, 1.0)
+    )
+
+
+def scaled_sphere(dim: int) -> IndexDistribution:
+    """Uniform on the sphere of radius sqrt(dim)."""
+    return IndexDistribution(
+        "scaled_sphere", dim, 0.0, 1.0, lambda key, shape: _on_sphere(key, shape, dim, math.sqrt(dim))
+    )
+
+
+def cube(dim: int) -> IndexDistribution:
+    """Uniform on the corners {-1, 1}^dim."""
+    return IndexDistribution(
+        "cube", dim, 0.0, 1.0, lambda key, shape: jax.random.rademacher(key, (*shape, dim), jnp.float32)
+    )
+
+
+def unit_cube(dim: int) -> IndexDistribution:
+    """Uniform on the corners {-1, 1}^dim / sqrt(dim), which have unit norm."""
+    corners = cube(dim)
+    return IndexDistribution(
+        "unit_cube", dim, 0.0, 1.0 / dim, lambda key, shape: corners.sample(key, shape) / math.sqrt(dim)
+    )
+
+
+def coordinate(dim: int) -> IndexDistribution:
+    """Uniform on the unit vectors e_1 .. e_dim; choosing a member of an ensemble."""
+    return IndexDistribution(
+        "coordinate",
+        dim,
+        1.0 / dim,
+        1.0 / dim,
+        lambda key, shape: jax.nn.one_hot(jax.random.randint(key, shape, 0, dim), dim),
+    )
+
+
+def bernoulli_mask(dim: int) -> IndexDistribution:
+    """Independent 2 * Bernoulli(1/2) per coordinate; the bootstrap masks of ensembles."""
+    return IndexDistribution(
+        "bernoulli_mask",
+        dim,
+        1.0,
+        None,
+        lambda key, shape: 2.0 * jax.random.bernoulli(key, 0.5, (*shape, dim)).astype(jnp.float32),
+    )
+
+
+DISTRIBUTIONS: dict[str, Callable[[int], IndexDistribution]] = {
+    f.__name__: f
+    for f in (gaussian, sphere, scaled_sphere, cube, unit_cube, coordinate, bernoulli_mask)
+}
+
+
+def make(name: str, dim: int) -> IndexDistribution:
+    """Looks a distribution up by name."""
+    if name not in DISTRIBUTIONS:
+        raise ValueError(f"unknown distribution {name!r}; choose one of {', '.join(DISTRIBUTIONS)}")
+    if dim < 1:
+        raise ValueError(f"the index dimension must be at least 1, got {dim}")
+    return DISTRIBUTIONS[name](dim)

@@ -1,0 +1,119 @@
+"""The one learner: Double-DQN's update for any epistemic network, loss and optimiser."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from hyperagent_jax import losses
+from hyperagent_jax import optimizers
+from hyperagent_jax import parameters
+from hyperagent_jax import types
+from hyperagent_jax.networks import epistemic
+
+
+class LearnerState(NamedTuple):
+    """State of a learner.
+
+    Attributes:
+        store: online and target parameters and the optimiser's state (see parameters.py).
+        prior: the fixed prior; never part of what is optimised.
+        count: number of updates so far.
+    """
+
+    store: Any
+    prior: types.Params
+    count: types.Array
+
+
+class Learner(NamedTuple):
+    """Pure functions that train a network; all may be jitted and vmapped.
+
+    Attributes:
+        init: maps a key to a LearnerState.
+        step: maps (state, batch, key) to (state, metrics).
+        variables: maps a state to the network's Variables.
+        values: maps (state, observation, indices [n, M]) to Q-values [n, num_actions].
+        draw: maps (key, batch_size) to the random numbers of one step.
+        update: `step` with those numbers instead of a key, for loops that draw many steps at once.
+    """
+
+    init: Callable[[types.PRNGKey], LearnerState]
+    step: Callable[[LearnerState, types.Batch, types.PRNGKey], tuple[LearnerState, dict[str, types.Array]]]
+    variables: Callable[[LearnerState], types.Variables]
+    values: Callable[[LearnerState, types.Array, types.Array], types.Array]
+    draw: Callable[[types.PRNGKey, int], losses.LossNoise]
+    update: Callable[
+        [LearnerState, types.Batch, losses.LossNoise], tuple[LearnerState, dict[str, types.Array]]
+    ]
+
+
+def make_learner(
+    network: epistemic.EpistemicNetwork,
+    loss: losses.Loss,
+    optimizer: optax.GradientTransformation | optimizers.LazyAdam,
+    *,
+    target_period: int = 4,
+) -> Learner:
+    """Makes a learner (Algorithm 2, option 1).
+
+    Args:
+        network: the network to train.
+        loss: loss of one transition.
+        optimizer: any optax optimiser, or `LazyAdam` for networks on integer states.
+        target_period: the target parameters become a copy of the online ones before every update
+            whose number is a multiple of this.
+
+    Returns:
+        The Learner.
+    """
+    if target_period < 1:
+        raise ValueError(f"target_period must be at least 1, got {target_period}")
+    if isinstance(optimizer, optimizers.LazyAdam):
+        if loss.regularizer is not None:
+            raise ValueError("LazyAdam leaves rows without data alone, which a regulariser does not: use Adam")
+        params_like = jax.eval_shape(lambda: network.init(jax.random.key(0)).params)
+        store = parameters.lazy_store(optimizer, target_period, params_like)
+    else:
+        store = parameters.dense_store(optimizer, target_period)
+
+    def init(key):
+        variables = network.init(key)
+        return LearnerState(store.init(variables.params), variables.prior, jnp.zeros((), jnp.int32))
+
+    def update(state, batch, noise):
+        over_batch = jax.vmap(network.prior, (None, 0))
+        prior_tm1, prior_t = batch.prior_tm1, batch.prior_t
+        if prior_tm1 is None:
+            prior_tm1 = over_batch(state.prior, batch.transitions.o_tm1)
+        if prior_t is None:
+            prior_t = over_batch(state.prior, batch.transitions.o_t)
+        view = store.read(state.store, batch.transitions, state.count)
+
+        def batch_loss(online):
+            per_transition = jax.vmap(loss.apply, (view.axes, view.axes, 0, 0, 0, 0))
+            value = jnp.mean(
+                per_transition(online, view.target, view.transitions, prior_tm1, prior_t, noise)
+            )
+            if loss.regularizer is not None:
+                value += loss.regularizer(online, batch.replay_size)
+            return value
+
+        value, gradient = jax.value_and_grad(batch_loss)(view.online)
+        new_store = store.write(state.store, view, gradient, state.count)
+        return LearnerState(new_store, state.prior, state.count + 1), {"loss": value}
+
+    def step(state, batch, key):
+        return update(state, batch, loss.draw(key, batch.transitions.a_tm1.shape[0]))
+
+    def variables(state):
+        return types.Variables(store.params(state.store, state.count), state.prior)
+
+    def values(state, observation, indices):
+        params, local = store.params_at(state.store, observation, state.count)
+        belief = network.posterior(params, local, network.prior(state.prior, observation))
+        return jax.vmap(network.value, (None, None, 0))(params, belief, indices)
+
+    return Learner(init, step, variables, values, loss.draw, update)

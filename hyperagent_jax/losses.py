@@ -1,0 +1,154 @@
+"""Temporal-difference losses, written for one transition; the learner lifts them over the batch."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import rlax
+
+from hyperagent_jax import types
+from hyperagent_jax.networks import epistemic
+
+LOSSES = ("exact", "sampled")
+TARGET_INDICES = ("transition", "shared", "dependent")
+
+
+class LossNoise(NamedTuple):
+    """The random numbers of one update.
+
+    Attributes:
+        indices: indices xi of the sampled loss, [B, N, M]; None for the exact one.
+        target_indices: indices xi^- of the bootstrap target, [B, num_ois, M]; None when the
+            target uses the loss's own indices.
+    """
+
+    indices: types.Array | None
+    target_indices: types.Array | None
+
+
+class Loss(NamedTuple):
+    """A loss of one transition.
+
+    Attributes:
+        draw: maps (key, batch_size) to the LossNoise of a batch; every array has a leading batch axis.
+        apply: maps (params, target_params, transition, prior_tm1, prior_t, noise) of one transition to
+            its scalar loss.
+        regularizer: maps (params, replay_size) to a scalar, added once per batch; or None.
+    """
+
+    draw: Callable[[types.PRNGKey, int], LossNoise]
+    apply: Callable[..., types.Array]
+    regularizer: Callable[[types.Params, types.Array], types.Array] | None = None
+
+
+def td_error(q_tm1, a_tm1, r_t, discount_t, q_t, q_t_selector=None) -> types.Array:
+    """TD error of one transition, optimistic over the indices of the target (eq. OIS).
+
+    Args:
+        q_tm1: Q-values at o_tm1, [num_actions].
+        a_tm1: action.
+        r_t: reward.
+        discount_t: discount.
+        q_t: target network's Q-values at o_t, one row per target index, [num_ois, num_actions].
+        q_t_selector: online network's Q-values at o_t, which select the action (double Q), or None
+            for the plain maximum of the paper's formula.
+    """
+    if q_t_selector is None:
+        errors = jax.vmap(rlax.q_learning, (None,) * 4 + (0,))(q_tm1, a_tm1, r_t, discount_t, q_t)
+    else:
+        errors = jax.vmap(rlax.double_q_learning, (None,) * 4 + (0, 0))(
+            q_tm1, a_tm1, r_t, discount_t, q_t, q_t_selector
+        )
+    return jnp.max(errors)
+
+
+def make_td_loss(
+    network: epistemic.EpistemicNetwork,
+    *,
+    kind: str = "exact",
+    sigma: float = 0.0,
+    num_indices: int = 20,
+    target_index: str = "transition",
+    num_ois: int = 1,
+    double_q: bool = True,
+) -> Loss:
+    """HyperAgent's perturbed TD loss (eq. 4, 8).
+
+    For one index it is [r + sigma xi^T z + discount V(o_t) - Q(o_tm1, a_tm1, xi)]^2.
+
+    Args:
+        network: the network.
+        kind: "sampled" averages over `num_indices` indices (eq. 6). "exact" is its expectation. The
+            target's index is independent of xi, so with mu and m the mean and coefficients of
+            Q(o_tm1, a_tm1, .) and E[xi xi^T] = c I, it is (y - mu)^2 + c |sigma z - m|^2.
+        sigma: standard deviation of the perturbation.
+        num_indices: number of indices of the sampled loss.
+        target_index: "transition" draws xi^- anew for every transition of the batch (state-dependent),
+            "shared" once per update (state-independent), "dependent" uses xi itself (an ablation).
+        num_ois: number of target indices over which the target is maximised.
+        double_q: whether the online network selects the target's action.
+
+    Returns:
+        The Loss.
+    """
+    if kind not in LOSSES:
+        raise ValueError(f"unknown loss {kind!r}; choose one of {', '.join(LOSSES)}")
+    if target_index not in TARGET_INDICES:
+        raise ValueError(f"unknown target_index {target_index!r}; choose one of {', '.join(TARGET_INDICES)}")
+    dependent = target_index == "dependent"
+    if kind == "exact" and dependent:
+        raise ValueError("the exact loss needs a target index that is independent of the loss index: "
+                         "use loss=sampled with target_index=dependent")
+    if kind == "exact" and not (network.is_linear and network.index.is_isotropic):
+        raise ValueError("the exact loss needs a network that is linear in its index and an index with zero "
+                         f"mean and isotropic second moment, not {network.index.name!r}: use loss=sampled")
+    if dependent and num_ois > 1:
+        raise ValueError("target_index=dependent has one target index: use num_ois=1")
+
+    def draw(key, batch_size):
+        index, target = None, None
+        if kind == "sampled":
+            index = network.index.sample(types.fold_in_tag(key, "loss"), (batch_size, num_indices))
+        if not dependent:
+            drawn = batch_size if target_index == "transition" else 1
+            target = network.index.sample(types.fold_in_tag(key, "target"), (drawn, num_ois))
+            target = jnp.broadcast_to(target, (batch_size, *target.shape[1:]))
+        return LossNoise(index, target)
+
+    def apply(params, target_params, transition, prior_tm1, prior_t, noise):
+        t = transition
+        online = jax.lax.stop_gradient(params)
+        belief_tm1 = network.posterior(params, t.o_tm1, prior_tm1)
+        target_belief_t = network.posterior(target_params, t.o_t, prior_t)
+        online_belief_t = network.posterior(online, t.o_t, prior_t) if double_q else None
+
+        def error(q_tm1, r_t, target_indices):
+            over_indices = jax.vmap(network.value, (None, None, 0))
+            q_t = over_indices(target_params, target_belief_t, target_indices)
+            selector = over_indices(online, online_belief_t, target_indices) if double_q else None
+            return td_error(q_tm1, t.a_tm1, r_t, t.discount_t, q_t, selector)
+
+        if kind == "exact":
+            mean_error = error(belief_tm1[:, -1], t.r_t, noise.target_indices)
+            spread = sigma * t.z_t - belief_tm1[t.a_tm1, :-1]
+            return mean_error**2 + network.index.second_moment * jnp.sum(spread**2)
+
+        def squared_error(index):
+            q_tm1 = network.value(params, belief_tm1, index)
+            r_t = t.r_t + sigma * jnp.dot(index, t.z_t) if sigma else t.r_t
+            return error(q_tm1, r_t, index[None] if dependent else noise.target_indices) ** 2
+
+        return jnp.mean(jax.vmap(squared_error)(noise.indices))
+
+    return Loss(draw, apply)
+
+
+def with_prior_regularization(loss: Loss, beta: float) -> Loss:
+    """Adds beta / |D| |theta|^2 (eq. 5)."""
+
+    def regularizer(params, replay_size):
+        squares = sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(params))
+        return beta * squares / jnp.maximum(replay_size, 1)
+
+    return loss._replace(regularizer=regularizer) if beta else loss

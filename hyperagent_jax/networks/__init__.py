@@ -1,0 +1,1 @@
+"""Networks: torsos, heads and the epistemic networks made of them."""

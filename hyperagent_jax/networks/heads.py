@@ -1,0 +1,87 @@
+"""Output layers: from features phi(s) of one state to what an index turns into Q-values."""
+
+from collections.abc import Callable
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from hyperagent_jax import indices
+from hyperagent_jax import types
+from hyperagent_jax.networks import torsos
+
+Initializer = Callable[..., types.Array]
+
+
+class HyperLinear(nn.Module):
+    """Last-layer linear hypermodel <A xi + b, phi> (eq. 3), contracted over features first.
+
+    phi A and phi b are the coefficients of a function that is linear in xi, so any number of indices
+    costs one small product each and the generated weights [H, num_actions] never exist.
+
+    Attributes:
+        num_actions: number of actions.
+        index_dim: M.
+        kernel_init: makes the array [H, num_actions, M + 1] that holds A and, last, b.
+    """
+
+    num_actions: int
+    index_dim: int
+    kernel_init: Initializer
+
+    @nn.compact
+    def __call__(self, features: types.Array) -> types.Array:
+        """Maps features [H] to coefficients [num_actions, M + 1]."""
+        shape = (features.shape[-1], self.num_actions, self.index_dim + 1)
+        kernel = self.param("kernel", self.kernel_init, shape)
+        flat = features @ kernel.reshape(shape[0], -1)
+        return flat.reshape(shape[1:])
+
+
+def _joined(weight_init: Initializer, mean_init: Initializer) -> Initializer:
+    """Joins an initialiser of A on [H * actions, M] and one of b on [H, actions] into one array."""
+
+    def init(key, shape, dtype=jnp.float32):
+        features, actions, width = shape
+        key_a, key_b = jax.random.split(key)
+        a = weight_init(key_a, (features * actions, width - 1), dtype)
+        b = mean_init(key_b, (features, actions), dtype)
+        return jnp.concatenate([a.reshape(features, actions, width - 1), b[..., None]], axis=-1)
+
+    return init
+
+
+def sphere_rows(scale: float) -> Initializer:
+    """Every row [M] uniform on the sphere of radius `scale`."""
+    return lambda key, shape, dtype=jnp.float32: (
+        scale * indices.sphere(shape[1]).sample(key, shape[:1]).astype(dtype)
+    )
+
+
+def sphere_vector(scale: float) -> Initializer:
+    """The whole array, flattened, uniform on the sphere of radius `scale`."""
+
+    def init(key, shape, dtype=jnp.float32):
+        size = 1
+        for length in shape:
+            size *= length
+        return scale * indices.sphere(size).sample(key, ()).reshape(shape).astype(dtype)
+
+    return init
+
+
+def _mean_init(name: str, scale: float) -> Initializer:
+    inits = {"sphere": sphere_vector(scale), "xavier": torsos.xavier_normal}
+    if name not in inits:
+        raise ValueError(f"unknown mean_init {name!r}; choose one of {', '.join(inits)}")
+    return inits[name]
+
+
+def learnable_init(mean_init: str, prior_std: float) -> Initializer:
+    """The released code's start of the learnable hypermodel: A Xavier normal on [H * actions, M]."""
+    return _joined(torsos.xavier_normal, _mean_init(mean_init, prior_std))
+
+
+def prior_init(mean_init: str, prior_std: float) -> Initializer:
+    """The released code's fixed prior: every row of A_0 on the sphere of radius `prior_std`."""
+    return _joined(sphere_rows(prior_std), _mean_init(mean_init, prior_std))

@@ -1,0 +1,76 @@
+"""Feature networks phi_w, written for one observation."""
+
+from collections.abc import Sequence
+
+import flax.linen as nn
+import jax.numpy as jnp
+
+from hyperagent_jax import types
+
+# The released code draws every torso weight Xavier normal and starts biases at zero.
+xavier_normal = nn.initializers.glorot_normal()
+
+# Name of the parameter that holds one row per integer state.
+ROWS = "rows"
+
+
+class Mlp(nn.Module):
+    """ReLU network on a flattened observation."""
+
+    features: Sequence[int] = (64, 64)
+
+    @nn.compact
+    def __call__(self, observation: types.Array) -> types.Array:
+        x = observation.reshape(-1).astype(jnp.float32)
+        for i, width in enumerate(self.features):
+            x = nn.relu(nn.Dense(width, kernel_init=xavier_normal, name=f"layer_{i}")(x))
+        return x
+
+
+class OneHotMlp(nn.Module):
+    """`Mlp` on the one-hot code of an integer state, without the one-hot.
+
+    The first layer is a row lookup. Its rows are the leaf `rows` (see `ROWS`), so that a learner may
+    touch only the rows a batch asks for; all other parameters have the shapes of `Mlp`.
+    """
+
+    num_states: int
+    features: Sequence[int] = (64, 64)
+
+    @nn.compact
+    def __call__(self, state: types.Array) -> types.Array:
+        if self.has_variable("params", ROWS):  # any number of rows, so no check of its shape
+            rows = self.get_variable("params", ROWS)
+        else:
+            rows = self.param(ROWS, xavier_normal, (self.num_states, self.features[0]))
+        bias = self.param("bias", nn.initializers.zeros, (self.features[0],))
+        x = nn.relu(rows[state] + bias)
+        for i, width in enumerate(self.features[1:], start=1):
+            x = nn.relu(nn.Dense(width, kernel_init=xavier_normal, name=f"layer_{i}")(x))
+        return x
+
+
+class AtariConv(nn.Module):
+    """The convolutional network of DQN on [height, width, channels] pixels in 0..255.
+
+    As in the released code the pixels enter unscaled and the flat convolution outputs are scaled to
+    [0, 1] per example before the dense layer.
+    """
+
+    dense: int = 256
+
+    @nn.compact
+    def __call__(self, pixels: types.Array) -> types.Array:
+        x = pixels.astype(jnp.float32)
+        for channels, kernel, stride in ((32, 8, 4), (64, 4, 2), (64, 3, 1)):
+            x = nn.Conv(
+                channels, (kernel, kernel), (stride, stride), padding="VALID", kernel_init=xavier_normal
+            )(x)
+            x = nn.relu(x)
+        return nn.relu(nn.Dense(self.dense, kernel_init=xavier_normal)(min_max_normalize(x.reshape(-1))))
+
+
+def min_max_normalize(x: types.Array) -> types.Array:
+    """Scales the entries of one example to [0, 1]; a constant example becomes all zeros."""
+    low, high = jnp.min(x), jnp.max(x)
+    return (x - low) / jnp.maximum(high - low, 1e-8)

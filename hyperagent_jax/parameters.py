@@ -1,0 +1,198 @@
+"""How a learner keeps its online and target parameters between updates.
+
+`dense_store` keeps both whole and takes any optax optimiser. `lazy_store` is for one-hot observations:
+it keeps a table of rows of which an update reads and writes only those its batch asks for.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from flax import traverse_util
+import jax
+import jax.numpy as jnp
+import optax
+
+from hyperagent_jax import optimizers
+from hyperagent_jax import types
+from hyperagent_jax.networks import torsos
+
+
+class View(NamedTuple):
+    """Parameters as the loss of a batch sees them.
+
+    Attributes:
+        online: online parameters.
+        target: target parameters.
+        axes: the vmap axes of both; leaves that differ from one transition to the next have axis 0.
+        transitions: the batch's transitions, their observations valid for these parameters.
+        context: whatever `write` needs again.
+    """
+
+    online: types.Params
+    target: types.Params
+    axes: Any
+    transitions: types.Transition
+    context: Any
+
+
+class ParameterStore(NamedTuple):
+    """Pure functions on stored parameters; `count` is the number of updates so far.
+
+    Attributes:
+        init: maps params to a store.
+        read: maps (store, transitions, count) to a View.
+        write: maps (store, view, gradient of view.online, count) to the store after one update.
+        params: maps (store, count) to whole online parameters.
+        params_at: maps (store, observation, count) to (params, observation) for use at that one
+            observation.
+    """
+
+    init: Callable[..., Any]
+    read: Callable[..., View]
+    write: Callable[..., Any]
+    params: Callable[..., types.Params]
+    params_at: Callable[..., tuple[types.Params, types.Array]]
+
+
+class DenseParameters(NamedTuple):
+    """Attributes: online and target parameters and the optimiser's state."""
+
+    online: types.Params
+    target: types.Params
+    opt_state: optax.OptState
+
+
+def _choose(condition, if_true, if_false):
+    return jax.tree.map(lambda t, f: jnp.where(condition, t, f), if_true, if_false)
+
+
+def dense_store(optimizer: optax.GradientTransformation, target_period: int) -> ParameterStore:
+    """Keeps whole parameters; every `target_period` updates the target becomes a copy, before the update."""
+
+    def init(params):
+        return DenseParameters(params, params, optimizer.init(params))
+
+    def read(store, transitions, count):
+        target = _choose(count % target_period == 0, store.online, store.target)
+        return View(store.online, target, None, transitions, None)
+
+    def write(store, view, gradient, count):
+        del count
+        updates, opt_state = optimizer.update(gradient, store.opt_state, store.online)
+        return DenseParameters(optax.apply_updates(store.online, updates), view.target, opt_state)
+
+    def params(store, count):
+        del count
+        return store.online
+
+    def params_at(store, observation, count):
+        return params(store, count), observation
+
+    return ParameterStore(init, read, write, params, params_at)
+
+
+class LazyParameters(NamedTuple):
+    """Attributes:
+    rest: all parameters but the table of rows, and their optimiser's state.
+    rows: value, mu, nu, target of every row, [num_rows, 4, width]. The first three are as of the row's last
+        write. `target` is the row at the last target copy, kept only for rows written since.
+    updated: number of updates each row includes, [num_rows].
+    """
+
+    rest: DenseParameters
+    rows: types.Array
+    updated: types.Array
+
+
+def _split_rows(params):
+    """Splits parameters into (all but the table, the table, a function that joins them again)."""
+    flat = traverse_util.flatten_dict(params)
+    paths = [path for path in flat if path[-1] == torsos.ROWS]
+    if len(paths) != 1:
+        raise ValueError(f"LazyAdam needs exactly one parameter named {torsos.ROWS!r}, found {len(paths)}")
+    table = flat.pop(paths[0])
+
+    def join(rest, rows):
+        return traverse_util.unflatten_dict({**traverse_util.flatten_dict(rest), paths[0]: rows})
+
+    return traverse_util.unflatten_dict(flat), table, join
+
+
+def lazy_store(adam: optimizers.LazyAdam, target_period: int, params_like: types.Params) -> ParameterStore:
+    """Keeps the rows of integer states under `LazyAdam`.
+
+    Args:
+        adam: Adam's constants.
+        target_period: number of updates between target copies.
+        params_like: parameters (or their shapes) of the network.
+    """
+    _, _, join = _split_rows(params_like)
+    advance = optimizers.RowAdvance(adam)
+    rest_adam = optax.adam(adam.learning_rate, adam.b1, adam.b2, adam.eps)
+    rest_store = dense_store(rest_adam, target_period)
+
+    def init(params):
+        rest, table, _ = _split_rows(params)
+        zeros = jnp.zeros_like(table)
+        return LazyParameters(
+            rest_store.init(rest),
+            jnp.stack([table, zeros, zeros, table], axis=1),
+            jnp.zeros(table.shape[0], jnp.int32),
+        )
+
+    def gather(store, states):
+        packed = store.rows[states]
+        return optimizers.Rows(packed[:, 0], packed[:, 1], packed[:, 2]), packed[:, 3], store.updated[states]
+
+    def read(store, transitions, count):
+        batch_size = transitions.o_tm1.shape[0]
+        states = jnp.concatenate([transitions.o_tm1, transitions.o_t])
+        rows, target, updated = gather(store, states)
+        last_copy = count - count % target_period
+        target = jnp.where(
+            (updated <= last_copy)[:, None], advance(rows, updated, last_copy).value, target
+        )
+        rows = advance(rows, updated, count)
+        rest = rest_store.read(store.rest, transitions, count)
+
+        def pair(x):  # every transition brings its own table of two rows: o_tm1 and o_t
+            return jnp.stack([x[:batch_size], x[batch_size:]], axis=1)
+
+        written = jax.tree.map(lambda x: x[:batch_size], (rows, target))
+        axes = join(jax.tree.map(lambda _: None, rest.online), 0)
+        first = jnp.zeros(batch_size, jnp.int32)
+        local = transitions._replace(o_tm1=first, o_t=first + 1)
+        return View(
+            join(rest.online, pair(rows.value)), join(rest.target, pair(target)), axes, local,
+            (rest, transitions.o_tm1, *written),
+        )
+
+    def write(store, view, gradient, count):
+        rest_view, states, rows, target = view.context
+        rest_gradient, row_gradient, _ = _split_rows(gradient)
+        # A state may occur more than once in a batch: every occurrence gets the whole gradient of its
+        # row, so that all of them write the same thing.
+        same = (states[:, None] == states[None, :]).astype(jnp.float32)
+        row_gradient = same @ row_gradient[:, 0]
+        squared_norm = optax.tree.norm(rest_gradient, squared=True) + jnp.sum(
+            jnp.sum(row_gradient**2, axis=1) / jnp.sum(same, axis=1)
+        )
+        clip = jnp.minimum(1.0, adam.max_grad_norm * jax.lax.rsqrt(jnp.maximum(squared_norm, 1e-30)))
+        rest = rest_store.write(
+            store.rest, rest_view, jax.tree.map(lambda g: clip * g, rest_gradient), count
+        )
+        rows = advance.with_gradient(rows, clip * row_gradient, count + 1)
+        packed = jnp.stack([rows.value, rows.mu, rows.nu, target], axis=1)
+        return LazyParameters(
+            rest, store.rows.at[states].set(packed), store.updated.at[states].set(count + 1)
+        )
+
+    def params(store, count):
+        rows, _, updated = gather(store, jnp.arange(store.rows.shape[0]))
+        return join(store.rest.online, advance(rows, updated, count).value)
+
+    def params_at(store, observation, count):
+        rows, _, updated = gather(store, observation[None])
+        return join(store.rest.online, advance(rows, updated, count).value), jnp.zeros_like(observation)
+
+    return ParameterStore(init, read, write, params, params_at)

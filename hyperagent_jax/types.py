@@ -1,0 +1,82 @@
+"""Shared data structures and aliases."""
+
+from typing import Any, NamedTuple
+import zlib
+
+import jax
+import numpy as np
+
+Array = jax.Array
+PRNGKey = jax.Array
+Params = Any
+# What a network knows about one state before an index is chosen. For networks that are linear in
+# the index it is the array of coefficients [num_actions, index_dim + 1], the mean in the last column.
+Belief = Any
+
+
+class Transition(NamedTuple):
+    """One transition; times as in rlax: (o_tm1, a_tm1) leads to (r_t, discount_t, o_t).
+
+    Attributes:
+        o_tm1: observation the action was taken in.
+        a_tm1: action, int32.
+        r_t: reward; the sum of discounted rewards for n-step transitions.
+        discount_t: gamma**n, 0 when the episode terminated, never 0 when it was truncated.
+        o_t: observation n steps later.
+        z_t: perturbation vector z ~ P_z of this transition (Algorithm 1, line 9), [perturbation_dim].
+    """
+
+    o_tm1: Array
+    a_tm1: Array
+    r_t: Array
+    discount_t: Array
+    o_t: Array
+    z_t: Array
+
+
+class Batch(NamedTuple):
+    """What a learner consumes in one step.
+
+    Attributes:
+        transitions: a Transition whose fields have a leading batch axis.
+        replay_size: |D|, the number of transitions in the replay; scales the prior regularisation
+            (eq. 5). May be None when the loss has no regulariser.
+        prior_tm1: fixed prior beliefs at o_tm1 if they were stored; None to compute them.
+        prior_t: fixed prior beliefs at o_t if they were stored; None to compute them.
+    """
+
+    transitions: Transition
+    replay_size: Array | None = None
+    prior_tm1: Belief | None = None
+    prior_t: Belief | None = None
+
+
+class EnvironmentSpec(NamedTuple):
+    """What an agent must know of an environment to be built.
+
+    Attributes:
+        num_actions: number of discrete actions.
+        observation_shape: shape of one observation; () for integer states.
+        num_states: number of integer states, or None when observations are arrays.
+    """
+
+    num_actions: int
+    observation_shape: tuple[int, ...]
+    num_states: int | None = None
+
+
+class Variables(NamedTuple):
+    """Everything a network is made of.
+
+    Attributes:
+        params: the learnable part, the only thing an optimiser ever sees.
+        prior: the fixed prior; gets no gradient, no weight decay and no target copy.
+    """
+
+    params: Params
+    prior: Params
+
+
+def fold_in_tag(key: PRNGKey, tag: str) -> PRNGKey:
+    """Derives the key of a named consumer, so that a new consumer never shifts the others."""
+    return jax.random.fold_in(key, np.uint32(zlib.crc32(tag.encode())))
