@@ -42,18 +42,18 @@ class Loss(NamedTuple):
     regularizer: Callable[[types.Params, types.Array], types.Array] | None = None
 
 
-def td_error(q_tm1, a_tm1, r_t, discount_t, q_t, q_t_selector=None) -> types.Array:
+def td_error(q_tm1, r_t, discount_t, q_t, q_t_selector=None) -> types.Array:
     """TD error of one transition, optimistic over the indices of the target (eq. OIS).
 
     Args:
-        q_tm1: Q-values at o_tm1, [num_actions].
-        a_tm1: action.
+        q_tm1: Q-value of the action taken, a scalar.
         r_t: reward.
         discount_t: discount.
         q_t: target network's Q-values at o_t, one row per target index, [num_ois, num_actions].
         q_t_selector: online network's Q-values at o_t, which select the action (double Q), or None
             for the plain maximum of the paper's formula.
     """
+    q_tm1, a_tm1 = q_tm1[None], jnp.zeros((), jnp.int32)
     if q_t_selector is None:
         errors = jax.vmap(rlax.q_learning, (None,) * 4 + (0,))(q_tm1, a_tm1, r_t, discount_t, q_t)
     else:
@@ -127,16 +127,22 @@ def make_td_loss(
             over_indices = jax.vmap(network.value, (None, None, 0))
             q_t = over_indices(target_params, target_belief_t, target_indices)
             selector = over_indices(online, online_belief_t, target_indices) if double_q else None
-            return td_error(q_tm1, t.a_tm1, r_t, t.discount_t, q_t, selector)
+            return td_error(q_tm1, r_t, t.discount_t, q_t, selector)
+
+        if network.is_linear:  # only the action taken matters: choose its row before any index
+            mean, coefficients = belief_tm1[t.a_tm1, -1], belief_tm1[t.a_tm1, :-1]
 
         if kind == "exact":
-            mean_error = error(belief_tm1[:, -1], t.r_t, noise.target_indices)
-            spread = sigma * t.z_t - belief_tm1[t.a_tm1, :-1]
+            mean_error = error(mean, t.r_t, noise.target_indices)
+            spread = sigma * t.z_t - coefficients
             return mean_error**2 + network.index.second_moment * jnp.sum(spread**2)
 
         def squared_error(index):
-            q_tm1 = network.value(params, belief_tm1, index)
-            r_t = t.r_t + sigma * jnp.dot(index, t.z_t) if sigma else t.r_t
+            if network.is_linear:
+                q_tm1 = mean + jnp.dot(coefficients, index)
+            else:
+                q_tm1 = network.value(params, belief_tm1, index)[t.a_tm1]
+            r_t = t.r_t + sigma * jnp.dot(index, t.z_t)
             return error(q_tm1, r_t, index[None] if dependent else noise.target_indices) ** 2
 
         return jnp.mean(jax.vmap(squared_error)(noise.indices))

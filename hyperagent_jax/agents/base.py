@@ -3,9 +3,14 @@
 import dataclasses
 from typing import Any, NamedTuple
 
+import optax
+
 from hyperagent_jax import actor as actor_lib
 from hyperagent_jax import indices
 from hyperagent_jax import learner as learner_lib
+from hyperagent_jax import losses
+from hyperagent_jax import optimizers
+from hyperagent_jax import types
 from hyperagent_jax.networks import epistemic
 
 
@@ -36,10 +41,13 @@ class Config:
     Attributes:
         hidden_sizes: widths of the torso's layers; the last one is the number of features H.
         learning_rate: Adam's learning rate.
+        adam_b1: decay rate of Adam's first moment.
+        adam_b2: decay rate of Adam's second moment.
         adam_eps: Adam's epsilon.
         max_grad_norm: the gradient is clipped to this global norm.
-        lazy_adam: update only the rows of the first layer that a batch touches. Equal to Adam up to float
-            rounding, and much faster when there are many states.
+        optimizer: "adam", or "lazy_adam", which visits only the rows of the first layer that a batch asks
+            for: equal to Adam up to rounding and faster when there are many integer states. "auto" chooses
+            it from 1,024 states on.
         discount: discount factor gamma.
         batch_size: transitions per update.
         target_period: updates between two copies of the online into the target network.
@@ -49,11 +57,31 @@ class Config:
 
     hidden_sizes: tuple[int, ...] = (64, 64)
     learning_rate: float = 1e-3
+    adam_b1: float = 0.9
+    adam_b2: float = 0.999
     adam_eps: float = 1.5e-4
     max_grad_norm: float = 10.0
-    lazy_adam: bool = True
+    optimizer: str = "auto"
     discount: float = 0.99
     batch_size: int = 128
     target_period: int = 4
     min_replay: int = 128
     replay_capacity: int = 1_000_000
+
+
+def make_optimizer(
+    config: Config, spec: types.EnvironmentSpec, loss: losses.Loss
+) -> optax.GradientTransformation | optimizers.LazyAdam:
+    """The optimiser that `config.optimizer` names."""
+    name = config.optimizer
+    if name == "auto":
+        many = spec.num_states is not None and spec.num_states >= 1024
+        name = "lazy_adam" if many and loss.regularizer is None else "adam"
+    constants = (config.learning_rate, config.adam_b1, config.adam_b2, config.adam_eps, config.max_grad_norm)
+    if name == "adam":
+        return optimizers.Adam(*constants).transformation()
+    if name == "lazy_adam":
+        if spec.num_states is None:
+            raise ValueError("optimizer=lazy_adam needs integer observations: use optimizer=adam")
+        return optimizers.LazyAdam(*constants)
+    raise ValueError(f"unknown optimizer {name!r}; choose one of auto, adam, lazy_adam")

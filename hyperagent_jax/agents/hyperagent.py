@@ -8,7 +8,6 @@ from hyperagent_jax import actor
 from hyperagent_jax import indices
 from hyperagent_jax import learner
 from hyperagent_jax import losses
-from hyperagent_jax import optimizers
 from hyperagent_jax import types
 from hyperagent_jax.agents import base
 from hyperagent_jax.networks import epistemic
@@ -85,14 +84,11 @@ def make_agent(config: Config, spec: types.EnvironmentSpec) -> base.Agent:
         double_q=config.double_q,
     )
     loss = losses.with_prior_regularization(loss, config.prior_regularization)
-    lazy = config.lazy_adam and spec.num_states is not None and not config.prior_regularization
-    adam_type = optimizers.LazyAdam if lazy else optimizers.Adam
-    adam = adam_type(config.learning_rate, eps=config.adam_eps, max_grad_norm=config.max_grad_norm)
     return base.Agent(
         config,
         network,
         learner.make_learner(
-            network, loss, adam if lazy else adam.transformation(), target_period=config.target_period
+            network, loss, base.make_optimizer(config, spec, loss), target_period=config.target_period
         ),
         actor.make_actor(
             index,

@@ -1,1 +1,1 @@
-""""""
+"""Results: tables and pictures; imports no jax."""

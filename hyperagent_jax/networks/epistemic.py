@@ -49,7 +49,10 @@ class EpistemicNetwork(NamedTuple):
 
 def evaluate_coefficients(coefficients: types.Array, index: types.Array) -> types.Array:
     """Q-values [num_actions] of linear coefficients [num_actions, M + 1] at an index [M]."""
-    return coefficients[:, :-1] @ index + coefficients[:, -1]
+    values = coefficients[:, -1]
+    for i in range(index.shape[-1]):
+        values += coefficients[:, i] * index[i]
+    return values
 
 
 class _TorsoAndHead(nn.Module):

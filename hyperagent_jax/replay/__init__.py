@@ -1,1 +1,1 @@
-""""""
+"""Replay buffers."""

@@ -1,1 +1,1 @@
-""""""
+"""Loops that run an agent in an environment."""

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 
 from hyperagent_jax import actor as actor_lib
 from hyperagent_jax import learner as learner_lib
+from hyperagent_jax import prng
 from hyperagent_jax import types
 from hyperagent_jax.agents import base as agents_base
 from hyperagent_jax.environments import base as environments_base
@@ -96,7 +97,7 @@ def make_runner(agent: agents_base.Agent, environment: environments_base.Environ
             timestep.observation, z,
         )
         return SeedState(
-            types.fold_in_tag(key, "run"),
+            prng.hash_key(types.fold_in_tag(key, "run")),
             agent.learner.init(types.fold_in_tag(key, "learner")),
             indices,
             ring.init(item),
