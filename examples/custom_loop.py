@@ -1,0 +1,61 @@
+"""HyperAgent's parts in your own loop, with your own torso, environment, replay and optimiser."""
+
+from absl import app
+from absl import flags
+import dm_env
+import flax.linen as nn
+import jax
+import numpy as np
+import optax
+
+import hyperagent_jax as hx
+
+
+class Tightrope(dm_env.Environment):
+    """Eight steps, left and right in turn: a wrong one ends the episode, the last right one pays 1."""
+
+    observation_spec = lambda self: dm_env.specs.Array((9,), float)
+    action_spec = lambda self: dm_env.specs.DiscreteArray(2)
+
+    def reset(self):
+        self._position = 0
+        return dm_env.restart(np.eye(9)[0])
+
+    def step(self, action):
+        fell, self._position = action != self._position % 2, self._position + 1
+        if fell or self._position == 8:
+            return dm_env.termination(float(not fell), np.eye(9)[self._position])
+        return dm_env.transition(0.0, np.eye(9)[self._position])
+
+
+def main(steps: int = 2000, seed: int = 0) -> float:
+    """Trains for `steps` interactions and returns the return of a greedy episode, at best 1."""
+    environment, replay, rng, index = Tightrope(), [], np.random.default_rng(seed), hx.indices.sphere(4)
+    torso = nn.Sequential([nn.Dense(32), nn.tanh])
+    network = hx.make_hyper_network(torso, 2, index, np.zeros(9))
+    learner = hx.make_learner(network, hx.losses.make_td_loss(network, sigma=0.01), optax.adam(3e-3))
+    actor, learn, key = hx.make_actor(index, num_actions=2), jax.jit(learner.step), jax.random.key(seed)
+
+    @jax.jit
+    def act(state, observation, is_first, indices, key):
+        noise = actor.draw(key)
+        indices = actor.next_indices(indices, is_first, noise)
+        return actor.select(learner.values(state, observation, indices), noise), indices
+
+    state, step, indices = learner.init(key), environment.reset(), np.zeros((1, 4))
+    for key, z in zip(jax.random.split(key, steps), rng.choice([-1.0, 1.0], (steps, 4)), strict=True):
+        action, indices = act(state, step.observation, step.first(), indices, key)
+        o_tm1, step = step.observation, environment.step(int(action))
+        replay.append(hx.Transition(o_tm1, action, step.reward, 0.99 * step.discount, step.observation, z))
+        rows = [replay[i] for i in rng.integers(len(replay), size=32)]
+        state, _ = learn(state, hx.Batch(jax.tree.map(lambda *x: np.stack(x), *rows)), key)
+        step = environment.reset() if step.last() else step
+    step = environment.reset()
+    while not step.last():  # greedy in the mean, the value at index zero
+        step = environment.step(int(act(state, step.observation, False, np.zeros((1, 4)), key)[0]))
+    return step.reward
+
+
+if __name__ == "__main__":
+    STEPS = flags.DEFINE_integer("steps", 2000, "Number of interactions.")
+    app.run(lambda _: print(f"greedy return: {main(STEPS.value)}"))

@@ -1,0 +1,240 @@
+"""Runs an agent on DeepSea by the paper's protocol.
+
+Example: python experiments/run_deepsea.py --size=20 --num_seeds=10
+"""
+
+import dataclasses
+import os
+import pathlib
+import sys
+
+import common  # isort: skip  (sets the environment that jax reads)
+
+from absl import flags
+import jax
+import numpy as np
+import tqdm
+
+from hyperagent_jax import agents
+from hyperagent_jax import checkpoint
+from hyperagent_jax import config as config_lib
+from hyperagent_jax import errors
+from hyperagent_jax import results
+from hyperagent_jax.environments import deep_sea as environment_lib
+from hyperagent_jax.runners import deep_sea
+from hyperagent_jax.runners import workers
+
+FLAGS = flags.FLAGS
+flags.DEFINE_integer("size", 20, "N of the N x N grid.")
+flags.DEFINE_string("agent", "hyperagent", f"The agent: {', '.join(agents.CONFIGS)}.")
+flags.DEFINE_integer("seed", 0, "First seed.", lower_bound=0)
+flags.DEFINE_integer("num_seeds", 1, "Number of seeds: seed, seed + 1, ...", lower_bound=1)
+flags.DEFINE_bool("stochastic", False, "bsuite's stochastic DeepSea: right fails with probability 1/N.")
+flags.DEFINE_integer("mapping_seed", None, "Seed of the action mapping; default: the run's seed. bsuite: 42.")
+flags.DEFINE_integer("max_episodes", 10_000, "Episodes after which an unsolved run has failed.")
+flags.DEFINE_integer("eval_every", 1_000, "Interactions between evaluations.")
+flags.DEFINE_integer("eval_episodes", 100, "Episodes per evaluation.")
+flags.DEFINE_float("solved_return", None, "Average evaluation return that counts as solved; default: the "
+                   "optimum, 0.99 (stochastic: 80% of the optimum).")
+flags.DEFINE_string("logdir", None, "Folder of the results; default: logs/deepsea_<size>_<agent>.")
+flags.DEFINE_bool("resume", False, "Go on with the run in --logdir, from its checkpoints.")
+flags.DEFINE_bool("overwrite", False, "Delete the run in --logdir first.")
+flags.DEFINE_enum("runner", "scan", deep_sea.RUNNERS, "scan: everything on device. loop: bsuite's own Python "
+                  "DeepSea, step by step, for checking one against the other.")
+flags.DEFINE_integer("num_workers", None, "Processes; default: one per core on CPU, one on accelerators.")
+flags.DEFINE_integer("seeds_per_group", None, "Seeds vmapped together; default: 1 on CPU, all on accelerators.")
+flags.DEFINE_float("checkpoint_seconds", 60.0, "Time between checkpoints.", lower_bound=0.0)
+flags.DEFINE_bool("progress", True, "Show a progress bar.")
+config_lib.define_flags(agents.CONFIGS)
+
+
+def _protocol() -> deep_sea.Protocol:
+    solved = FLAGS.solved_return
+    if solved is None and FLAGS.size >= 1:
+        optimum = environment_lib.optimal_return(FLAGS.size, deterministic=not FLAGS.stochastic)
+        solved = round(0.8 * optimum if FLAGS.stochastic else optimum, 6)
+    return deep_sea.Protocol(
+        size=FLAGS.size,
+        stochastic=FLAGS.stochastic,
+        mapping_seed=FLAGS.mapping_seed,
+        max_episodes=FLAGS.max_episodes,
+        eval_every=FLAGS.eval_every,
+        eval_episodes=FLAGS.eval_episodes,
+        solved_return=solved,
+    )
+
+
+def _summary(row: dict) -> str:
+    outcome = (
+        f"solved in {row['episodes_to_learn']} episodes"
+        if str(row["solved"]) == "True"
+        else f"NOT solved, return {row['final_return']}"
+    )
+    return (
+        f"{row['agent']} size {row['size']} seed {row['seed']}: {outcome} "
+        f"({int(row['interactions']):,} interactions, {row['train_seconds']} s, "
+        f"{float(row['interactions_per_second']):,.0f}/s, compile {row['compile_seconds']} s)"
+    )
+
+
+class _Display:
+    """Shows progress and writes rows as they are reported."""
+
+    def __init__(self, directory: results.RunDirectory, num_seeds: int, limit: int):
+        self._directory = directory
+        self._limit = limit
+        self._interactions: dict[int, int] = {}
+        self._bar = tqdm.tqdm(
+            total=num_seeds * limit, unit="step", unit_scale=True, disable=not FLAGS.progress, mininterval=0.2,
+            dynamic_ncols=True, file=sys.stderr,
+        )
+
+    def _advance(self, seed: int, interactions: int) -> None:
+        self._bar.update(interactions - self._interactions.get(seed, 0))
+        self._interactions[seed] = interactions
+
+    def __call__(self, event) -> None:
+        kind = event[0]
+        if kind == "resumed":
+            _, seed, interactions = event
+            self._bar.initial += interactions
+            self._advance(seed, interactions)
+        elif kind == "curve":
+            row = event[1]
+            self._directory.add("curve", deep_sea.CURVE_FIELDS, row)
+            self._advance(row["seed"], row["interactions"])
+            self._bar.set_postfix_str(
+                f"seed {row['seed']} episode {row['episodes']} return {row['eval_return']:.3f}"
+            )
+        elif kind == "result":
+            _, row, maps = event
+            folder = self._directory.path / "maps"
+            folder.mkdir(exist_ok=True)
+            np.savez_compressed(folder / f"seed_{row['seed']}.npz", **maps)
+            self._directory.add("results", deep_sea.RESULT_FIELDS, row)
+            # A run that is solved early leaves the rest of its budget unused.
+            self._bar.total -= self._limit - row["interactions"]
+            self._bar.refresh()
+            self._bar.write(_summary(row), file=sys.stdout)
+
+    def close(self) -> None:
+        self._bar.close()
+
+
+def _groups(seeds: list[int]) -> list[tuple[int, ...]]:
+    on_cpu = jax.default_backend() == "cpu"
+    width = FLAGS.seeds_per_group or (1 if on_cpu or FLAGS.runner == "loop" else len(seeds))
+    if width > 1 and FLAGS.runner == "loop":
+        raise errors.UserError("--runner=loop steps one seed at a time: use --seeds_per_group=1")
+    return [tuple(seeds[i : i + width]) for i in range(0, len(seeds), width)]
+
+
+def _num_workers() -> int:
+    if FLAGS.num_workers is not None:
+        if FLAGS.num_workers < 1:
+            raise errors.UserError(f"--num_workers must be at least 1, got {FLAGS.num_workers}")
+        return FLAGS.num_workers
+    return len(os.sched_getaffinity(0)) if jax.default_backend() == "cpu" else 1
+
+
+def _run_task(task, report, should_stop):
+    common.use_compilation_cache()
+    deep_sea.run_task(task, report, should_stop)
+
+
+def _draw(directory: results.RunDirectory, protocol: deep_sea.Protocol) -> pathlib.Path | None:
+    try:
+        from hyperagent_jax.analysis import plots
+    except ImportError:
+        print("no picture: matplotlib is not installed (pip install 'hyperagent_jax[sweep]')")
+        return None
+    rows = directory.rows("results")
+    maps = None
+    if rows:
+        seed = min(int(row["seed"]) for row in rows)
+        with np.load(directory.path / "maps" / f"seed_{seed}.npz") as arrays:
+            maps = {**arrays, "seed": seed}
+    path = directory.path / "deepsea.png"
+    kind = "Stochastic DeepSea" if protocol.stochastic else "DeepSea"
+    plots.deep_sea_run(
+        path, f"{FLAGS.agent} on {kind} {protocol.size} x {protocol.size}", directory.rows("curve"), maps,
+        protocol.solved_return,
+    )
+    return path
+
+
+def main() -> int:
+    if FLAGS.agent not in agents.CONFIGS:
+        raise errors.UserError(f"unknown agent {FLAGS.agent!r}; choose one of {', '.join(agents.CONFIGS)}")
+    protocol = _protocol()
+    config = config_lib.from_flags(FLAGS.agent, agents.CONFIGS[FLAGS.agent], agents.CONFIGS, FLAGS)
+    config = deep_sea.resolve(config, protocol)
+    seeds = list(range(FLAGS.seed, FLAGS.seed + FLAGS.num_seeds))
+    groups = _groups(seeds)
+    task = deep_sea.Task(FLAGS.agent, config, protocol, groups[0], FLAGS.runner)
+    _, agent = deep_sea.make(task)  # refuses a bad config before anything is written
+
+    logdir = FLAGS.logdir or f"logs/deepsea_{FLAGS.size}_{FLAGS.agent}"
+    identity = {
+        "experiment": "deepsea", "agent": FLAGS.agent, "config": dataclasses.asdict(config),
+        "protocol": dataclasses.asdict(protocol), "runner": FLAGS.runner,
+    }
+    directory = results.RunDirectory(logdir, identity, resume=FLAGS.resume, overwrite=FLAGS.overwrite)
+    finished = {int(row["seed"]) for row in directory.rows("results")}
+    directory.keep("results", deep_sea.RESULT_FIELDS, lambda row: True)
+
+    memory = deep_sea.num_bytes(task)
+    print(
+        f"{FLAGS.agent} on DeepSea {protocol.size}: {deep_sea.count_params(agent):,} parameters, "
+        f"{memory['total'] / 1e6:.1f} MB per group of {len(groups[0])} seed(s), "
+        f"of which the replay {memory['replay'] / 1e6:.1f} MB; solved at {protocol.solved_return:g} over "
+        f"{protocol.eval_episodes} episodes, evaluated every {protocol.eval_every:,} interactions, "
+        f"at most {protocol.max_episodes:,} episodes; results in {logdir}"
+    )
+    tasks, reached = [], {seed: 0 for seed in seeds}
+    for group in groups:
+        if finished.issuperset(group):
+            continue
+        name = f"seed_{group[0]}" if len(group) == 1 else f"seeds_{group[0]}_to_{group[-1]}"
+        file = directory.path / "checkpoints" / f"{name}.npz" if FLAGS.runner == "scan" else None
+        tasks.append(
+            dataclasses.replace(
+                task, seeds=group, checkpoint=file and str(file), checkpoint_seconds=FLAGS.checkpoint_seconds
+            )
+        )
+        if file and file.exists():
+            reached.update({seed: checkpoint.load_facts(file)["interactions"] for seed in group})
+    # What was reported after the last checkpoint will be reported again.
+    directory.keep(
+        "curve", deep_sea.CURVE_FIELDS,
+        lambda row: int(row["seed"]) in finished
+        or int(row["interactions"]) <= reached.get(int(row["seed"]), sys.maxsize),
+    )
+    for row in directory.rows("results"):
+        if int(row["seed"]) in seeds:
+            print(f"{_summary(row)} [already there]")
+
+    display = _Display(directory, sum(len(t.seeds) for t in tasks), protocol.max_episodes * protocol.size)
+    for t in tasks:
+        for seed in t.seeds:
+            display(("resumed", seed, reached[seed]))
+    try:
+        completed = workers.run_tasks(_run_task, tasks, _num_workers(), display)
+    finally:
+        display.close()
+
+    rows = [row for row in directory.rows("results") if int(row["seed"]) in seeds]
+    solved = [int(row["episodes_to_learn"]) for row in rows if row["solved"] == "True"]
+    if rows:
+        average = f", mean episodes to learn {np.mean(solved):.1f}" if solved else ""
+        print(f"{len(solved)} of {len(rows)} seeds solved{average}; {logdir}/results.csv")
+        if path := _draw(directory, protocol):
+            print(f"picture: {path}")
+    if not completed:
+        print("stopped; the same command with --resume goes on from here", file=sys.stderr)
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    common.run(main)

@@ -1,0 +1,101 @@
+"""Checkpoints: one pytree and a few facts about it in one file, replaced atomically."""
+
+import json
+import os
+import pathlib
+from typing import Any
+import zipfile
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hyperagent_jax import errors
+
+
+class CheckpointError(errors.UserError):
+    """A checkpoint that cannot be written or used."""
+
+
+def _is_key(leaf) -> bool:
+    return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def _named_leaves(tree) -> dict[str, Any]:
+    return {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
+
+
+def save(path: str | os.PathLike, tree: Any, facts: dict[str, Any]) -> None:
+    """Writes a checkpoint; an interrupted or failed write leaves the previous file as it was.
+
+    Args:
+        path: the file.
+        tree: a pytree of arrays and random keys.
+        facts: what identifies the run and where it stands; must be JSON.
+    """
+    path = pathlib.Path(path)
+    arrays = {
+        name: np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf)
+        for name, leaf in _named_leaves(tree).items()
+    }
+    arrays["facts"] = np.array(json.dumps(facts))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(path.name + ".unfinished")
+    try:
+        with open(unfinished, "wb") as f:
+            np.savez(f, **arrays)
+            f.flush()
+            os.fsync(f.fileno())
+        os.replace(unfinished, path)
+    except OSError as error:
+        unfinished.unlink(missing_ok=True)
+        raise CheckpointError(f"cannot write checkpoint {path}: {error.strerror or error}") from error
+
+
+def _open(path):
+    try:
+        return np.load(path, allow_pickle=False)
+    except (OSError, ValueError, zipfile.BadZipFile, EOFError) as error:
+        raise CheckpointError(f"checkpoint {path} cannot be read ({error}): delete it to start anew") from error
+
+
+def load_facts(path: str | os.PathLike) -> dict[str, Any]:
+    """The facts of a checkpoint."""
+    with _open(path) as arrays:
+        if "facts" not in arrays:
+            raise CheckpointError(f"{path} is no checkpoint of this library")
+        return json.loads(str(arrays["facts"]))
+
+
+def load(path: str | os.PathLike, like: Any) -> Any:
+    """Reads a checkpoint's tree.
+
+    Args:
+        path: the file.
+        like: a pytree of the same structure; arrays or jax.ShapeDtypeStruct.
+
+    Returns:
+        The tree, on the default device.
+    """
+    with _open(path) as arrays:
+        expected = _named_leaves(like)
+        found = set(arrays.files) - {"facts"}
+        if found != set(expected):
+            raise CheckpointError(
+                f"checkpoint {path} is of another agent or version: it lacks {sorted(set(expected) - found)[:3]} "
+                f"and has {sorted(found - set(expected))[:3]} instead"
+            )
+
+        def restore(name, leaf):
+            array = jnp.asarray(arrays[name])
+            if _is_key(leaf):
+                array = jax.random.wrap_key_data(array, impl=jax.random.key_impl(leaf))
+            if array.shape != leaf.shape or array.dtype != leaf.dtype:
+                raise CheckpointError(
+                    f"checkpoint {path} is of another configuration: {name} is {array.dtype}{list(array.shape)}, "
+                    f"not {leaf.dtype}{list(leaf.shape)}"
+                )
+            return array
+
+        leaves = [restore(name, leaf) for name, leaf in expected.items()]
+    return jax.tree.unflatten(jax.tree.structure(like), leaves)

@@ -1,0 +1,162 @@
+"""A run's directory: results.csv, curve.csv and config.json, which survive any interruption."""
+
+from collections.abc import Iterable
+import csv
+import importlib.metadata
+import json
+import os
+import pathlib
+import platform
+import shlex
+import subprocess
+import sys
+from typing import Any
+
+from hyperagent_jax import errors
+
+_PACKAGES = ("jax", "jaxlib", "flax", "optax", "chex", "rlax", "numpy", "dm-env", "bsuite", "envpool")
+
+
+def provenance() -> dict[str, Any]:
+    """What a result depends on besides its configuration: versions, commit, command and machine."""
+    versions = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            versions[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return {
+        "command": shlex.join([pathlib.Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "commit": _commit(),
+        "versions": versions,
+        "machine": {"cores": os.cpu_count(), "processor": _processor(), "system": platform.system()},
+    }
+
+
+def _processor() -> str:
+    try:
+        for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def _commit() -> str:
+    def git(*arguments):
+        folder = pathlib.Path(__file__).parent
+        return subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True, check=True).stdout
+
+    try:
+        return git("rev-parse", "HEAD").strip() + ("+changes" if git("status", "--porcelain", "-uno") else "")
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+
+
+def read_csv(path: pathlib.Path) -> list[dict[str, str]]:
+    """The complete rows of a csv file; a last line cut short by a crash is left out."""
+    if not path.exists():
+        return []
+    text = path.read_text()
+    rows = list(csv.DictReader(text[: text.rfind("\n") + 1].splitlines()))
+    if rows and any(None in row or None in row.values() for row in rows):
+        raise errors.UserError(f"{path} is damaged: mend or delete it")
+    return rows
+
+
+def write_csv(path: pathlib.Path, fields: Iterable[str], rows: Iterable[dict[str, Any]]) -> None:
+    """Replaces a csv file at once."""
+    unfinished = path.with_name(path.name + ".unfinished")
+    with open(unfinished, "w", newline="") as f:
+        writer = csv.DictWriter(f, list(fields), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+        f.flush()
+        os.fsync(f.fileno())
+    os.replace(unfinished, path)
+
+
+class RunDirectory:
+    """The files of one run; only one process writes them."""
+
+    def __init__(self, path: str, identity: dict[str, Any], *, resume: bool, overwrite: bool):
+        """Opens or makes the directory.
+
+        Args:
+            path: the directory.
+            identity: the resolved configuration; results of another one never mix with it.
+            resume: go on with what is there.
+            overwrite: delete results that are there.
+        """
+        self.path = pathlib.Path(path)
+        self._config = self.path / "config.json"
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            probe = self.path / ".writable"
+            probe.touch()
+            probe.unlink()
+        except OSError as error:
+            raise errors.UserError(f"cannot write to --logdir={path}: {error.strerror}") from error
+        identity = json.loads(json.dumps(identity))
+        if self._config.exists():
+            if overwrite:
+                self._delete()
+            elif not resume:
+                raise errors.UserError(
+                    f"--logdir={path} already holds a run: add --resume to go on, --overwrite to delete it, "
+                    "or choose another --logdir"
+                )
+            else:
+                self._check_same(identity)
+        if not self._config.exists():
+            record = {"identity": identity, **provenance()}
+            unfinished = self._config.with_suffix(".unfinished")
+            unfinished.write_text(json.dumps(record, indent=2) + "\n")
+            os.replace(unfinished, self._config)
+
+    def _delete(self):
+        for name in ("results.csv", "curve.csv", "config.json"):
+            (self.path / name).unlink(missing_ok=True)
+        for pattern in ("checkpoints/*", "maps/*", "*.png"):
+            for file in self.path.glob(pattern):
+                file.unlink()
+
+    def _check_same(self, identity):
+        try:
+            old = json.loads(self._config.read_text())["identity"]
+        except (ValueError, KeyError) as error:
+            raise errors.UserError(f"{self._config} is damaged: use --overwrite or another --logdir") from error
+        for part in sorted({*old, *identity}):
+            was, now = old.get(part), identity.get(part)
+            if was == now:
+                continue
+            if isinstance(was, dict) and isinstance(now, dict):
+                part, was, now = next(
+                    (k, was.get(k), now.get(k)) for k in sorted({*was, *now}) if was.get(k) != now.get(k)
+                )
+            raise errors.UserError(
+                f"--logdir={self.path} holds a run with another configuration ({part} was {was}, is now {now}): "
+                "choose another --logdir or --overwrite"
+            )
+
+    def rows(self, name: str) -> list[dict[str, str]]:
+        """The rows of results.csv ("results") or curve.csv ("curve")."""
+        return read_csv(self.path / f"{name}.csv")
+
+    def add(self, name: str, fields: tuple[str, ...], row: dict[str, Any]) -> None:
+        """Appends one row to a csv file."""
+        path = self.path / f"{name}.csv"
+        is_new = not path.exists()
+        with open(path, "a", newline="") as f:
+            writer = csv.DictWriter(f, fields, lineterminator="\n")
+            if is_new:
+                writer.writeheader()
+            writer.writerow(row)
+            f.flush()
+            os.fsync(f.fileno())
+
+    def keep(self, name: str, fields: tuple[str, ...], condition) -> None:
+        """Drops the rows of a csv file that do not meet a condition, and any line cut short."""
+        if (self.path / f"{name}.csv").exists():
+            write_csv(self.path / f"{name}.csv", fields, [row for row in self.rows(name) if condition(row)])

@@ -1,0 +1,153 @@
+"""What happens in one step of a run, whoever steps the environment."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from hyperagent_jax import actor as actor_lib
+from hyperagent_jax import learner as learner_lib
+from hyperagent_jax import prng
+from hyperagent_jax import types
+from hyperagent_jax.agents import base as agents_base
+from hyperagent_jax.environments import base as environments_base
+from hyperagent_jax.replay import ring as ring_lib
+
+
+class SeedState(NamedTuple):
+    """State of one seed's run; this pytree is all there is to checkpoint.
+
+    Attributes:
+        key: the seed's key; step t uses fold_in(key, t), so that results do not depend on how a run is
+            cut into dispatches.
+        learner: the learner's state.
+        indices: indices the actor follows, [num_ois, M].
+        replay: the replay.
+        environment: the environment's state; None when the environment is not made of pure functions.
+        observation: current observation.
+        is_first: whether it is the first of an episode.
+        episode_return: undiscounted return of the current episode so far.
+        episodes: number of finished episodes.
+    """
+
+    key: types.PRNGKey
+    learner: learner_lib.LearnerState
+    indices: types.Array
+    replay: ring_lib.RingState
+    environment: Any
+    observation: types.Array
+    is_first: types.Array
+    episode_return: types.Array
+    episodes: types.Array
+
+
+class Metrics(NamedTuple):
+    """What one step adds to the sums of a dispatch: loss, updates, returns of finished episodes, episodes."""
+
+    loss: types.Array
+    updates: types.Array
+    returns: types.Array
+    episodes: types.Array
+
+
+class StepNoise(NamedTuple):
+    """The agent's random numbers of one step."""
+
+    actor: actor_lib.ActorNoise
+    perturbation: types.Array
+    replay: types.Array
+    learner: Any
+
+
+class Core(NamedTuple):
+    """The parts of a step, for one seed.
+
+    Attributes:
+        init: maps (key, first observation, environment state) to a SeedState.
+        draw: maps a step's key to its StepNoise.
+        act: maps (state, noise) to (state, action).
+        act_randomly: maps noise to a uniformly random action.
+        observe: maps (state, action, TimeStep, noise) to (state, Metrics); adds the transition to the
+            replay and moves on to the new observation.
+        learn: maps (state, noise) to (state, loss): one update.
+    """
+
+    init: Callable[[types.PRNGKey, types.Array, Any], SeedState]
+    draw: Callable[[types.PRNGKey], StepNoise]
+    act: Callable[[SeedState, StepNoise], tuple[SeedState, types.Array]]
+    act_randomly: Callable[[StepNoise], types.Array]
+    observe: Callable[..., tuple[SeedState, Metrics]]
+    learn: Callable[[SeedState, StepNoise], tuple[SeedState, types.Array]]
+
+
+def make_core(agent: agents_base.Agent) -> Core:
+    """Makes the parts of a step for an agent."""
+    config = agent.config
+    ring = ring_lib.make_ring(config.replay_capacity)
+
+    def init(key, observation, environment_state):
+        return SeedState(
+            key=prng.hash_key(types.fold_in_tag(key, "run")),
+            learner=agent.learner.init(types.fold_in_tag(key, "learner")),
+            indices=agent.actor.draw(types.fold_in_tag(key, "actor")).indices,
+            replay=ring.init(transition_like(agent, observation)),
+            environment=environment_state,
+            observation=observation,
+            is_first=jnp.ones((), bool),
+            episode_return=jnp.zeros(()),
+            episodes=jnp.zeros((), jnp.int32),
+        )
+
+    def draw(key):
+        return StepNoise(
+            agent.actor.draw(types.fold_in_tag(key, "actor")),
+            agent.perturbation.sample(types.fold_in_tag(key, "perturbation"), ()),
+            ring.draw(types.fold_in_tag(key, "replay"), config.batch_size),
+            agent.learner.draw(types.fold_in_tag(key, "learner"), config.batch_size),
+        )
+
+    def act(state, noise):
+        indices = agent.actor.next_indices(state.indices, state.is_first, noise.actor)
+        values = agent.learner.values(state.learner, state.observation, indices)
+        return state._replace(indices=indices), agent.actor.select(values, noise.actor)
+
+    def act_randomly(noise):
+        return jnp.argmax(noise.actor.ties).astype(jnp.int32)
+
+    def observe(state, action, timestep: environments_base.TimeStep, noise):
+        transition = types.Transition(
+            state.observation,
+            action,
+            timestep.reward,
+            timestep.discount * config.discount,
+            timestep.observation,
+            noise.perturbation,
+        )
+        last = timestep.last
+        episode_return = state.episode_return + timestep.reward
+        finished = last.astype(jnp.int32)
+        state = state._replace(
+            replay=ring.add(state.replay, transition),
+            observation=timestep.observation,
+            is_first=last,
+            episode_return=jnp.where(last, 0.0, episode_return),
+            episodes=state.episodes + finished,
+        )
+        returns = jnp.where(last, episode_return, 0.0)
+        return state, Metrics(jnp.zeros(()), jnp.zeros((), jnp.int32), returns, finished)
+
+    def learn(state, noise):
+        batch = types.Batch(ring.sample(state.replay, noise.replay), ring.size(state.replay))
+        learner, info = agent.learner.update(state.learner, batch, noise.learner)
+        return state._replace(learner=learner), info["loss"]
+
+    return Core(init, draw, act, act_randomly, observe, learn)
+
+
+def transition_like(agent: agents_base.Agent, observation: types.Array) -> types.Transition:
+    """A transition of zeros, for the shapes of the replay."""
+    zero = jnp.zeros(())
+    return types.Transition(
+        observation, jnp.zeros((), jnp.int32), zero, zero, observation, jnp.zeros(agent.perturbation.dim)
+    )

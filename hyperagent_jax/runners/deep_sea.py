@@ -1,0 +1,306 @@
+"""The paper's DeepSea protocol: train, evaluate every so often, stop when the optimum is reached."""
+
+from collections.abc import Callable
+import dataclasses
+import pathlib
+import time
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hyperagent_jax import agents
+from hyperagent_jax import checkpoint
+from hyperagent_jax import errors
+from hyperagent_jax import types
+from hyperagent_jax.environments import bsuite_adapter
+from hyperagent_jax.environments import deep_sea
+from hyperagent_jax.runners import core as core_lib
+from hyperagent_jax.runners import evaluate
+from hyperagent_jax.runners import loop
+from hyperagent_jax.runners import scan
+
+RESULT_FIELDS = (
+    "agent", "size", "seed", "solved", "episodes_to_learn", "interactions", "final_return", "num_params",
+    "compile_seconds", "train_seconds", "interactions_per_second",
+)
+CURVE_FIELDS = ("seed", "interactions", "episodes", "train_return", "eval_return", "loss")
+RUNNERS = ("scan", "loop")
+# The optimal return is a sum of 32-bit numbers.
+RETURN_TOLERANCE = 1e-6
+# Number of indices that the value and uncertainty maps average over.
+_MAP_INDICES = 64
+
+
+@dataclasses.dataclass(frozen=True)
+class Protocol:
+    """How a DeepSea run is measured.
+
+    Attributes:
+        size: N of the N x N grid.
+        stochastic: bsuite's stochastic variant: right fails with probability 1/N, rewards are noisy.
+        mapping_seed: seed of the action mapping (bsuite: 42), or None for the run's own seed (the paper).
+        max_episodes: a run that is not solved by then has failed.
+        eval_every: interactions between evaluations.
+        eval_episodes: episodes per evaluation.
+        solved_return: average evaluation return that counts as solved.
+    """
+
+    size: int
+    stochastic: bool = False
+    mapping_seed: int | None = None
+    max_episodes: int = 10_000
+    eval_every: int = 1_000
+    eval_episodes: int = 100
+    solved_return: float = 0.99
+
+    def __post_init__(self):
+        for name in ("size", "max_episodes", "eval_every", "eval_episodes"):
+            if getattr(self, name) < 1:
+                raise errors.UserError(f"--{name} must be at least 1, got {getattr(self, name)}")
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """Some seeds that run together.
+
+    Attributes:
+        agent: name of the agent.
+        config: its config.
+        protocol: the protocol.
+        seeds: seeds of the group, vmapped.
+        runner: "scan" runs everything on device, "loop" steps bsuite's own DeepSea from Python.
+        checkpoint: file of the group's checkpoint, or None.
+        checkpoint_seconds: least time between two checkpoints.
+    """
+
+    agent: str
+    config: Any
+    protocol: Protocol
+    seeds: tuple[int, ...]
+    runner: str = "scan"
+    checkpoint: str | None = None
+    checkpoint_seconds: float = 60.0
+
+    def identity(self) -> dict[str, Any]:
+        """What a checkpoint of this task must have been made with."""
+        return {
+            "agent": self.agent,
+            "config": _plain(dataclasses.asdict(self.config)),
+            "protocol": dataclasses.asdict(self.protocol),
+            "seeds": list(self.seeds),
+        }
+
+
+def _plain(config: dict[str, Any]) -> dict[str, Any]:
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in config.items()}
+
+
+def resolve(config: Any, protocol: Protocol) -> Any:
+    """The config as it will run: a replay longer than the whole run would be is cut to it."""
+    longest = protocol.max_episodes * protocol.size
+    return dataclasses.replace(config, replay_capacity=min(config.replay_capacity, longest))
+
+
+def make(task: Task):
+    """Makes the environment and the agent of a task."""
+    try:
+        environment = deep_sea.make_deep_sea(task.protocol.size, deterministic=not task.protocol.stochastic)
+        return environment, agents.make_agent(task.agent, task.config, environment.spec)
+    except ValueError as error:
+        raise errors.UserError(str(error)) from error
+
+
+def count_params(agent: agents.Agent) -> int:
+    """Number of learnable parameters."""
+    params = jax.eval_shape(lambda: agent.network.init(jax.random.key(0)).params)
+    return sum(leaf.size for leaf in jax.tree.leaves(params))
+
+
+def num_bytes(task: Task) -> dict[str, int]:
+    """Memory the task's state will take, before any of it is allocated."""
+    environment, agent = make(task)
+    states = jax.eval_shape(_initial_states(task, environment, agent, _make_runner(task, environment, agent)))
+    def size(tree):
+        return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
+    plain = states._replace(key=jax.eval_shape(jax.random.key_data, states.key))
+    return {"replay": size(plain.replay), "total": size(plain)}
+
+
+def _mapping(task: Task, seed: int) -> np.ndarray:
+    own = task.protocol.mapping_seed is None
+    return deep_sea.action_mapping(task.protocol.size, seed if own else task.protocol.mapping_seed)
+
+
+def _make_runner(task: Task, environment, agent) -> scan.Runner:
+    if task.runner == "scan":
+        return scan.make_runner(agent, environment)
+    seed, protocol = task.seeds[0], task.protocol
+    python_environment = bsuite_adapter.make_deep_sea(
+        protocol.size,
+        deterministic=not protocol.stochastic,
+        seed=seed,
+        mapping_seed=seed if protocol.mapping_seed is None else protocol.mapping_seed,
+    )
+    return loop.make_runner(agent, python_environment, lambda observation: np.int32(observation.argmax()))
+
+
+def _initial_states(task: Task, environment, agent, runner) -> Callable[[], core_lib.SeedState]:
+    mappings = np.stack([_mapping(task, seed) for seed in task.seeds])
+    seeds = np.array(task.seeds, np.uint32)
+
+    def init():
+        def one(seed, mapping):
+            state = runner.init(jax.random.key(seed), deep_sea.initial_state(mapping))
+            # The Python environment has no state here, but evaluation needs the mapping.
+            return state._replace(environment=deep_sea.initial_state(mapping))
+
+        if task.runner == "loop":
+            return jax.tree.map(lambda x: x[None], one(seeds[0], mappings[0]))
+        return jax.vmap(one)(seeds, mappings)
+
+    return init
+
+
+def run_task(task: Task, report: Callable[[Any], None], should_stop: Callable[[], bool]) -> None:
+    """Runs a task to its end, from its checkpoint if there is one.
+
+    Reports ("curve", row) after every evaluation and ("result", row, maps) when a seed is done; `maps` holds
+    the agent's values and their uncertainty for every cell, [size, size].
+    """
+    environment, agent = make(task)
+    protocol, size = task.protocol, task.protocol.size
+    limit = protocol.max_episodes * size
+    runner = _make_runner(task, environment, agent)
+    evaluator = evaluate.make_evaluator(
+        agent, environment, num_episodes=protocol.eval_episodes, max_steps=size
+    )
+
+    def evaluate_seed(state, steps):
+        key = types.fold_in_tag(jax.random.fold_in(state.key, steps), "evaluation")
+        returns = evaluator(agent.learner.variables(state.learner), state.environment, key)
+        return jnp.mean(returns)
+
+    def evaluate_all(states, steps):
+        return jax.vmap(evaluate_seed, (0, None))(states, steps)
+
+    def advance(states, start, num_steps):
+        states, metrics = runner.run(states, start, num_steps)
+        return states, metrics, evaluate_all(states, start + num_steps)
+
+    initial = _initial_states(task, environment, agent, runner)
+    begin = time.perf_counter()
+    if task.runner == "scan":
+        states_like = jax.eval_shape(initial)
+        counter = jax.ShapeDtypeStruct((), jnp.int32)
+        compiled = jax.jit(advance, donate_argnums=0).lower(states_like, counter, counter).compile()
+        states = jax.jit(initial)()
+    else:
+        evaluate_jitted = jax.jit(evaluate_all)
+        states = initial()
+
+        def compiled(states, start, num_steps):
+            states, metrics = runner.run(states, start, num_steps)
+            return states, metrics, evaluate_jitted(states, start + num_steps)
+
+    compile_seconds = time.perf_counter() - begin
+    report(("compiled", task.seeds, compile_seconds))
+
+    facts = {"identity": task.identity(), "interactions": 0, "train_seconds": 0.0, "done": []}
+    if task.checkpoint and pathlib.Path(task.checkpoint).exists():
+        facts, states = _restore(task, states)
+    saved_at = time.monotonic()
+    num_params = count_params(agent)
+
+    while len(facts["done"]) < len(task.seeds):
+        if should_stop():
+            _save(task, states, facts)
+            return
+        start = facts["interactions"]
+        begin = time.perf_counter()
+        states, metrics, returns = compiled(
+            states, np.int32(start), np.int32(min(protocol.eval_every, limit - start))
+        )
+        metrics, returns, episodes = jax.device_get((metrics, returns, states.episodes))
+        facts["train_seconds"] += time.perf_counter() - begin
+        facts["interactions"] = interactions = min(start + protocol.eval_every, limit)
+        for i, seed in enumerate(task.seeds):
+            if seed in facts["done"]:
+                continue
+            if not np.isfinite(metrics.loss[i]):
+                raise errors.UserError(
+                    f"seed {seed}: the loss is no longer finite after {interactions:,} interactions; "
+                    "lower --learning_rate or check the rewards"
+                )
+            row = {
+                "seed": seed,
+                "interactions": interactions,
+                "episodes": int(episodes[i]),
+                "train_return": _ratio(metrics.returns[i], metrics.episodes[i]),
+                "eval_return": _number(returns[i]),
+                "loss": _ratio(metrics.loss[i], metrics.updates[i]),
+            }
+            report(("curve", row))
+            solved = bool(returns[i] >= protocol.solved_return - RETURN_TOLERANCE)
+            if solved or interactions >= limit:
+                rate = interactions * len(task.seeds) / facts["train_seconds"]
+                result = {
+                    "agent": task.agent,
+                    "size": size,
+                    "seed": seed,
+                    "solved": solved,
+                    "episodes_to_learn": int(episodes[i]) if solved else "",
+                    "interactions": interactions,
+                    "final_return": row["eval_return"],
+                    "num_params": num_params,
+                    "compile_seconds": round(compile_seconds, 2),
+                    "train_seconds": round(facts["train_seconds"], 2),
+                    "interactions_per_second": round(rate, 1),
+                }
+                facts["done"].append(seed)
+                report(("result", result, value_maps(agent, jax.tree.map(lambda x, i=i: x[i], states), size)))
+        if time.monotonic() - saved_at >= task.checkpoint_seconds:
+            _save(task, states, facts)
+            saved_at = time.monotonic()
+    if task.checkpoint:
+        pathlib.Path(task.checkpoint).unlink(missing_ok=True)
+
+
+def _number(x) -> float:
+    return float(f"{float(x):.6g}")
+
+
+def _ratio(total, count) -> float | str:
+    return _number(total / count) if count else ""
+
+
+def _save(task: Task, states: core_lib.SeedState, facts: dict[str, Any]) -> None:
+    if task.checkpoint:
+        checkpoint.save(task.checkpoint, states, facts)
+
+
+def _restore(task: Task, states: core_lib.SeedState) -> tuple[dict[str, Any], core_lib.SeedState]:
+    facts = checkpoint.load_facts(task.checkpoint)
+    if facts.get("identity") != task.identity():
+        raise errors.UserError(f"checkpoint {task.checkpoint} was made with another configuration: delete it")
+    return facts, checkpoint.load(task.checkpoint, states)
+
+
+def value_maps(agent: agents.Agent, state: core_lib.SeedState, size: int) -> dict[str, np.ndarray]:
+    """The greedy value of every cell, its mean and standard deviation over indices; [size, size] each."""
+    variables = agent.learner.variables(state.learner)
+    indices = agent.network.index.sample(types.fold_in_tag(state.key, "maps"), (_MAP_INDICES,))
+
+    @jax.jit
+    def greedy_values(variables, indices, cells):
+        def at(cell):
+            belief = agent.network.belief(variables, cell)
+            q = jax.vmap(agent.network.value, (None, None, 0))(variables.params, belief, indices)
+            values = jnp.max(q, axis=-1)
+            return jnp.mean(values), jnp.std(values)
+
+        return jax.vmap(at)(cells)
+
+    mean, std = greedy_values(variables, indices, jnp.arange(size * size))
+    return {"value": np.asarray(mean).reshape(size, size), "uncertainty": np.asarray(std).reshape(size, size)}

@@ -1,0 +1,288 @@
+"""Tests of torsos, heads and the epistemic network."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from hyperagent_jax import indices
+from hyperagent_jax import types
+from hyperagent_jax.agents import hyperagent
+from hyperagent_jax.networks import epistemic
+from hyperagent_jax.networks import heads
+from hyperagent_jax.networks import torsos
+
+STATE = jnp.zeros((), jnp.int32)
+
+
+def assert_std(samples, expected):
+    """Checks a standard deviation to 5 standard errors (those of a normal; truncation makes them smaller)."""
+    samples = np.asarray(samples, np.float64).reshape(-1)
+    assert abs(samples.mean()) < 5 * expected / np.sqrt(samples.size)
+    assert abs(samples.std() / expected - 1) < 5 / np.sqrt(2 * samples.size)
+
+
+def make_network(num_states=10, hidden=(8, 6), num_actions=3, dim=4, **kwargs):
+    return epistemic.make_hyper_network(
+        torsos.OneHotMlp(num_states, hidden), num_actions, indices.gaussian(dim), STATE, **kwargs
+    )
+
+
+# Heads
+
+
+def test_hyper_linear_equals_materialised_weights():
+    num_features, num_actions, dim = 7, 3, 4
+    rng = np.random.default_rng(0)
+    kernel = rng.normal(size=(num_features, num_actions, dim + 1)).astype(np.float32)
+    phi = rng.normal(size=num_features).astype(np.float32)
+    head = heads.HyperLinear(num_actions, dim, None)
+    coefficients = head.apply({"params": {"kernel": jnp.asarray(kernel)}}, jnp.asarray(phi))
+    assert coefficients.shape == (num_actions, dim + 1)
+    for xi in rng.normal(size=(5, dim)).astype(np.float32):
+        weights = np.stack(
+            [kernel[:, action, :dim] @ xi + kernel[:, action, dim] for action in range(num_actions)], axis=1
+        )  # W = A xi + b for every action, [H, num_actions]
+        values = epistemic.evaluate_coefficients(coefficients, jnp.asarray(xi))
+        np.testing.assert_allclose(values, phi @ weights, rtol=1e-5, atol=1e-5)
+
+
+def test_hyper_linear_has_one_kernel_and_no_bias():
+    head = heads.HyperLinear(3, 4, heads.learnable_init("sphere", 1.0))
+    params = head.init(jax.random.key(0), jnp.zeros(7))["params"]
+    assert {name: leaf.shape for name, leaf in params.items()} == {"kernel": (7, 3, 5)}
+
+
+@pytest.mark.parametrize("prior_std", [1.0, 0.1])
+def test_prior_head_starts_on_spheres(prior_std):
+    kernel = heads.prior_init("sphere", prior_std)(jax.random.key(0), (64, 3, 5))
+    np.testing.assert_allclose(np.linalg.norm(kernel[..., :4], axis=-1), prior_std, rtol=1e-6)
+    np.testing.assert_allclose(np.linalg.norm(kernel[..., 4]), prior_std, rtol=1e-6)
+    # Rows point everywhere: the mean of 192 unit vectors of R^4 has entries of std 1 / sqrt(4 * 192).
+    assert np.max(np.abs(np.mean(kernel[..., :4], axis=(0, 1)))) < 5 * prior_std / np.sqrt(4 * 192)
+
+
+@pytest.mark.parametrize("prior_std", [1.0, 0.1])
+def test_learnable_head_starts_xavier_with_its_mean_on_a_sphere(prior_std):
+    kernels = jax.vmap(lambda key: heads.learnable_init("sphere", prior_std)(key, (64, 2, 5)))(
+        jax.random.split(jax.random.key(0), 40)
+    )
+    # A is a matrix [H * actions, M] of its own, whatever prior_std is.
+    assert_std(kernels[..., :4], np.sqrt(2 / (64 * 2 + 4)))
+    np.testing.assert_allclose(np.linalg.norm(kernels[..., 4], axis=(1, 2)), prior_std, rtol=1e-6)
+
+
+@pytest.mark.parametrize("make_init", [heads.learnable_init, heads.prior_init])
+def test_xavier_mean_ignores_prior_std(make_init):
+    kernels = jax.vmap(lambda key: make_init("xavier", 0.1)(key, (256, 6, 5)))(
+        jax.random.split(jax.random.key(0), 10)
+    )
+    assert_std(kernels[..., 4], np.sqrt(2 / (256 + 6)))
+
+
+def test_unknown_mean_init():
+    with pytest.raises(ValueError, match="unknown mean_init 'zeros'; choose one of sphere, xavier"):
+        heads.prior_init("zeros", 1.0)
+
+
+# Torsos
+
+
+@pytest.mark.parametrize("hidden", [(8,), (8, 6), (5, 7, 6)])
+def test_one_hot_mlp_equals_mlp_on_the_one_hot(hidden):
+    num_states = 12
+    looked_up, dense = torsos.OneHotMlp(num_states, hidden), torsos.Mlp(hidden)
+    params = looked_up.init(jax.random.key(0), STATE)["params"]
+    params = jax.tree.map(lambda x: x + 0.1 * jax.random.normal(jax.random.key(1), x.shape), params)
+
+    def to_dense(params):
+        rest = {name: leaf for name, leaf in params.items() if name.startswith("layer")}
+        return {"layer_0": {"kernel": params["rows"], "bias": params["bias"]}, **rest}
+
+    def sum_of_squares(torso):
+        return lambda params, o: jnp.sum(torso.apply({"params": params}, o) ** 2)
+
+    for state in range(num_states):
+        grid = jax.nn.one_hot(state, num_states).reshape(3, 4)
+        np.testing.assert_allclose(
+            looked_up.apply({"params": params}, state), dense.apply({"params": to_dense(params)}, grid), atol=1e-6
+        )
+        gradient = jax.grad(sum_of_squares(looked_up))(params, state)
+        expected = jax.grad(sum_of_squares(dense))(to_dense(params), grid)
+        jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=1e-5), to_dense(gradient), expected)
+
+
+@pytest.mark.parametrize("size", [20, 40])
+def test_first_layer_is_xavier_in_the_number_of_states(size):
+    params = torsos.OneHotMlp(size**2).init(jax.random.key(0), STATE)["params"]
+    assert_std(params["rows"], np.sqrt(2 / (size**2 + 64)))
+    assert_std(params["layer_1"]["kernel"], np.sqrt(2 / (64 + 64)))
+    for bias in (params["bias"], params["layer_1"]["bias"]):
+        np.testing.assert_array_equal(bias, np.zeros(64))
+
+
+def test_mlp_start_and_types():
+    params = torsos.Mlp((64, 32)).init(jax.random.key(0), jnp.zeros((20, 20)))["params"]
+    assert_std(params["layer_0"]["kernel"], np.sqrt(2 / (400 + 64)))
+    assert_std(params["layer_1"]["kernel"], np.sqrt(2 / (64 + 32)))
+    out = torsos.Mlp((64, 32)).apply({"params": params}, jnp.ones((20, 20), jnp.uint8))
+    assert (out.shape, out.dtype) == ((32,), jnp.float32)
+
+
+@pytest.fixture(scope="module")
+def atari():
+    torso = torsos.AtariConv()
+    apply = jax.jit(lambda params, pixels: torso.apply(params, pixels, capture_intermediates=True))
+    return torso, jax.jit(torso.init)(jax.random.key(0), jnp.zeros((84, 84, 4), jnp.uint8)), apply
+
+
+def test_atari_shapes(atari):
+    _, variables, apply = atari
+    pixels = np.random.default_rng(0).integers(0, 256, (84, 84, 4)).astype(np.uint8)
+    out, captured = apply(variables, pixels)
+    assert out.shape == (256,)
+    layers = {name: value["__call__"][0].shape for name, value in captured["intermediates"].items() if "_" in name[2:]}
+    assert layers == {"Conv_0": (20, 20, 32), "Conv_1": (9, 9, 64), "Conv_2": (7, 7, 64), "Dense_0": (256,)}
+    kernel = variables["params"]["Dense_0"]["kernel"]
+    assert kernel.shape == (3136, 256)
+    assert_std(kernel, np.sqrt(2 / (3136 + 256)))
+
+
+def test_atari_normalises_before_the_dense_layer(atari):
+    _, variables, apply = atari
+    pixels = np.random.default_rng(0).integers(0, 256, (84, 84, 4)).astype(np.uint8)
+    out, captured = apply(variables, pixels)
+    # Pixels are not scaled: the first layer sees 0..255.
+    kernel = np.asarray(variables["params"]["Conv_0"]["kernel"])
+    corner = np.einsum("hwc,hwco->o", pixels[:8, :8].astype(np.float32), kernel)
+    np.testing.assert_allclose(captured["intermediates"]["Conv_0"]["__call__"][0][0, 0], corner, rtol=1e-3, atol=1e-2)
+    flat = np.maximum(captured["intermediates"]["Conv_2"]["__call__"][0], 0).reshape(-1)
+    scaled = (flat - flat.min()) / (flat.max() - flat.min())
+    assert (scaled.min(), scaled.max()) == (0.0, 1.0)
+    dense = variables["params"]["Dense_0"]
+    np.testing.assert_allclose(out, np.maximum(scaled @ dense["kernel"] + dense["bias"], 0), atol=1e-4)
+
+
+def test_atari_survives_a_constant_image(atari):
+    torso, variables, apply = atari
+    black = jnp.zeros((84, 84, 4), jnp.uint8)  # all its convolution outputs are equal
+    np.testing.assert_array_equal(apply(variables, black)[0], np.zeros(256))
+    gradient = jax.jit(jax.grad(lambda v: jnp.sum((torso.apply(v, black) - 1) ** 2)))(variables)
+    for leaf in jax.tree.leaves(gradient):
+        assert np.all(np.isfinite(leaf))
+    white = apply(variables, black + 255)[0]
+    assert np.all(np.isfinite(white)) and np.any(white > 0)
+
+
+def test_min_max_normalize():
+    np.testing.assert_allclose(
+        torsos.min_max_normalize(jnp.array([-2.0, 0.0, 6.0, 2.0])), [0.0, 0.25, 1.0, 0.5], rtol=1e-6
+    )
+    np.testing.assert_array_equal(torsos.min_max_normalize(jnp.full(5, 3.0)), np.zeros(5))
+
+
+# The network
+
+
+def test_q_value_by_hand():
+    network = make_network(2, (2,), num_actions=2, dim=2, prior_scale=10.0, posterior_scale=0.5)
+    # kernel[feature, action] = (A's row, b)
+    variables = types.Variables(
+        params={
+            "torso": {"rows": jnp.array([[9.0, 9.0], [1.5, -3.0]]), "bias": jnp.array([0.5, 4.0])},
+            "head": {
+                "kernel": jnp.array([[[1.0, 2.0, 3.0], [0.0, -1.0, 1.0]], [[2.0, 0.0, 1.0], [1.0, 1.0, -2.0]]])
+            },
+        },
+        prior={
+            "params": {
+                "torso": {"rows": jnp.array([[9.0, 9.0], [3.0, 1.0]]), "bias": jnp.array([0.0, -2.0])},
+                "head": {
+                    "kernel": jnp.array([[[0.1, 0.0, 0.2], [0.0, 0.3, 0.0]], [[7.0, 7.0, 7.0], [7.0, 7.0, 7.0]]])
+                },
+            }
+        },
+    )
+    # phi(1) = relu(1.5 + 0.5, -3 + 4) = (2, 1) and the prior's is relu(3, 1 - 2) = (3, 0). At xi = (1, -1):
+    # action 0: A xi + b = (1 - 2 + 3, 2 - 0 + 1) = (2, 3), <., phi> = 7;   prior 3 * (0.1 + 0.2) = 0.9
+    # action 1: A xi + b = (0 + 1 + 1, 1 - 1 - 2) = (2, -2), <., phi> = 2;  prior 3 * (-0.3) = -0.9
+    values = network.apply(variables, jnp.array(1), jnp.array([1.0, -1.0]))
+    np.testing.assert_allclose(values, [0.5 * 7 + 10 * 0.9, 0.5 * 2 - 10 * 0.9], rtol=1e-6)
+    # The belief is those coefficients before an index: [A's columns, b] weighted by phi.
+    belief = network.belief(variables, jnp.array(1))
+    np.testing.assert_allclose(
+        belief, [[2 + 3, 2, 3.5 + 6], [0.5, -0.5 + 9, 0.0]], rtol=1e-6, atol=1e-6
+    )
+
+
+@pytest.mark.parametrize("prior_scale", [10.0, 0.3])
+def test_tabulated_prior_equals_the_network(prior_scale):
+    direct, tabulated = (
+        make_network(prior_scale=prior_scale, num_states=10),
+        epistemic.make_hyper_network(
+            torsos.OneHotMlp(10, (8, 6)), 3, indices.gaussian(4), STATE, prior_scale=prior_scale, num_states=10
+        ),
+    )
+    key = jax.random.key(4)
+    variables, table = direct.init(key), tabulated.init(key)
+    assert table.prior.shape == (10, 3, 5)
+    jax.tree.map(np.testing.assert_array_equal, variables.params, table.params)
+    xi = jnp.array([0.3, -1.0, 2.0, 0.5])
+    for state in range(10):
+        expected = direct.prior(variables.prior, jnp.array(state))
+        assert np.max(np.abs(expected)) > 0.01
+        np.testing.assert_allclose(tabulated.prior(table.prior, jnp.array(state)), expected, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(
+            tabulated.apply(table, jnp.array(state), xi), direct.apply(variables, jnp.array(state), xi),
+            rtol=1e-5, atol=1e-5,
+        )
+
+
+def test_scales_multiply_the_two_parts():
+    variables = make_network().init(jax.random.key(0))
+    state, zero = jnp.array(3), jnp.zeros((3, 5))
+    one, scaled = make_network(), make_network(prior_scale=10.0, posterior_scale=0.1)
+    np.testing.assert_allclose(
+        scaled.prior(variables.prior, state), 10 * one.prior(variables.prior, state), rtol=1e-6
+    )
+    np.testing.assert_allclose(
+        scaled.posterior(variables.params, state, zero), 0.1 * one.posterior(variables.params, state, zero),
+        rtol=1e-6,
+    )
+
+
+def test_prior_has_its_own_torso():
+    variables = make_network().init(jax.random.key(0))
+    prior = variables.prior["params"]
+    assert jax.tree.structure(prior) == jax.tree.structure(variables.params)
+    for path in (("torso", "rows"), ("torso", "layer_1"), ("head", "kernel")):
+        learnable, fixed = variables.params[path[0]][path[1]], prior[path[0]][path[1]]
+        learnable, fixed = jax.tree.leaves(learnable)[-1], jax.tree.leaves(fixed)[-1]
+        assert np.all(learnable != fixed), path
+    deeper = make_network(prior_torso=torsos.OneHotMlp(10, (16, 5))).init(jax.random.key(0))
+    assert deeper.prior["params"]["torso"]["rows"].shape == (10, 16)
+    assert deeper.params["torso"]["rows"].shape == (10, 8)
+
+
+def make_deep_sea_agent(size):
+    return hyperagent.make_agent(hyperagent.Config(), types.EnvironmentSpec(2, (), size**2))
+
+
+def test_number_of_parameters_of_deep_sea_20():
+    variables = jax.eval_shape(make_deep_sea_agent(20).network.init, jax.random.key(0))
+    count = sum(leaf.size for leaf in jax.tree.leaves(variables.params))
+    assert count == 400 * 64 + 64 + 64 * 64 + 64 + 64 * 2 * 5 == 30_464
+
+
+@pytest.mark.parametrize("size, expected, tolerance", [(20, 1.26, 0.1), (120, 0.21, 0.03)])
+def test_initial_spread_of_q_values(size, expected, tolerance):
+    """The released code starts with this standard deviation over the index, which shrinks with the size."""
+    network = make_deep_sea_agent(size).network
+
+    def spread(key):
+        variables = network.init(key)
+        belief = jax.vmap(network.belief, (None, 0))(variables, jnp.arange(0, size**2, size**2 // 400))
+        return jnp.mean(network.index.second_moment * jnp.sum(belief[..., :-1] ** 2, axis=-1))
+
+    variance = np.mean([jax.jit(spread)(jax.random.key(seed)) for seed in range(8)])
+    assert np.sqrt(variance) == pytest.approx(expected, abs=tolerance)

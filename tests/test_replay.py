@@ -1,0 +1,118 @@
+"""Tests of the replay ring against a deque."""
+
+import collections
+
+from hypothesis import given
+from hypothesis import settings
+from hypothesis import strategies as st
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from hyperagent_jax import types
+from hyperagent_jax.replay import ring as ring_lib
+
+
+def make_item(i):
+    """A transition whose fields all tell which one it is; 0, the content of empty slots, is none of them."""
+    i = jnp.asarray(i + 1)
+    return types.Transition(
+        o_tm1=i.astype(jnp.int32),
+        a_tm1=(i * 3).astype(jnp.int32),
+        r_t=i * 0.5,
+        discount_t=-i.astype(jnp.float32),
+        o_t=jnp.stack([i, i + 1, i * 2]).astype(jnp.int32),
+        z_t=jnp.stack([i * 0.25, -i * 2.0]).astype(jnp.float32),
+    )
+
+
+def identify(items):
+    """The ids of sampled items, after checking that their fields belong together."""
+    ids = np.asarray(items.o_tm1) - 1
+    expected = jax.vmap(make_item)(jnp.asarray(ids))
+    for field, value in zip(items._fields, items, strict=True):
+        np.testing.assert_array_equal(value, getattr(expected, field), err_msg=field)
+    return ids
+
+
+@pytest.mark.parametrize("capacity", [1, 2, 5, 8])
+def test_holds_the_latest_items_and_nothing_else(capacity):
+    ring = ring_lib.make_ring(capacity)
+    add, sample = jax.jit(ring.add), jax.jit(ring.sample)
+    state = ring.init(make_item(0))
+    model = collections.deque(maxlen=capacity)
+    assert ring.size(state) == 0
+    for i in range(3 * capacity + 2):
+        state = add(state, make_item(i))
+        model.append(i)
+        assert ring.size(state) == len(model)
+        bits = ring.draw(jax.random.key(i), 128)
+        # 128 draws from at most 8 items: the chance to miss one is below 8 * (7 / 8)^128 = 3e-7.
+        assert set(identify(sample(state, bits))) == set(model)
+    assert state.added == 3 * capacity + 2
+
+
+@settings(max_examples=20, deadline=None, derandomize=True)
+@given(capacity=st.sampled_from([1, 3, 7]), operations=st.lists(st.booleans(), max_size=30), seed=st.integers(0, 99))
+def test_any_order_of_adds_and_samples(capacity, operations, seed):
+    ring = ring_lib.make_ring(capacity)
+    state = ring.init(make_item(0))
+    model = collections.deque(maxlen=capacity)
+    for step, is_add in enumerate(operations):
+        if is_add:
+            state = ring.add(state, make_item(step))
+            model.append(step)
+        elif model:
+            bits = np.random.default_rng((seed, step)).integers(0, 2**32, 16, dtype=np.uint32)
+            ids = identify(ring.sample(state, jnp.asarray(bits)))
+            assert ids.shape == (16,)
+            assert set(ids) <= set(model)
+    assert ring.size(state) == len(model)
+
+
+@pytest.mark.parametrize("num_added", [10, 16, 57])
+def test_samples_are_uniform(num_added):
+    capacity, num_samples = 16, 64_000
+    ring = ring_lib.make_ring(capacity)
+    state, _ = jax.lax.scan(
+        lambda state, i: (ring.add(state, make_item(i)), None), ring.init(make_item(0)), jnp.arange(num_added)
+    )
+    ids = identify(ring.sample(state, ring.draw(jax.random.key(num_added), num_samples)))
+    size = min(num_added, capacity)
+    counts = np.bincount(ids - (num_added - size), minlength=size)
+    assert len(counts) == size
+    chi_square = np.sum((counts - num_samples / size) ** 2) / (num_samples / size)
+    # 0.9999 quantiles of chi-square with 9 and with 15 degrees of freedom.
+    assert chi_square < {10: 33.7, 16: 44.3}[size]
+
+
+def test_vmapped_rings_are_apart():
+    ring = ring_lib.make_ring(3)
+    state = jax.vmap(ring.init)(jax.vmap(make_item)(jnp.zeros(2, jnp.int32)))
+    for i in range(5):
+        state = jax.vmap(ring.add)(state, jax.vmap(make_item)(jnp.array([i, 100 + i])))
+    items = jax.vmap(ring.sample)(state, jax.random.bits(jax.random.key(0), (2, 200)))
+    for seed, expected in enumerate(({2, 3, 4}, {102, 103, 104})):
+        assert set(identify(jax.tree.map(lambda x, seed=seed: x[seed], items))) == expected
+
+
+@pytest.mark.parametrize("capacity", [1, 7, 1000])
+def test_num_bytes_is_what_the_storage_takes(capacity):
+    storage = ring_lib.make_ring(capacity).init(make_item(0)).storage
+    real = sum(leaf.nbytes for leaf in jax.tree.leaves(storage))
+    assert ring_lib.num_bytes(make_item(0), capacity) == real == capacity * 9 * 4
+    pixels = {"frame": jnp.zeros((84, 84), jnp.uint8), "flag": jnp.zeros((), bool)}
+    assert ring_lib.num_bytes(pixels, capacity) == capacity * (84 * 84 + 1)
+
+
+def test_types_are_kept():
+    state = ring_lib.make_ring(2).init({"frame": jnp.zeros((2, 3), jnp.uint8), "done": jnp.zeros((), bool)})
+    assert state.storage["frame"].dtype == jnp.uint8
+    assert state.storage["frame"].shape == (2, 2, 3)
+    assert state.storage["done"].dtype == bool
+
+
+def test_capacity_must_be_positive():
+    with pytest.raises(ValueError, match="capacity must be at least 1, got 0"):
+        ring_lib.make_ring(0)
