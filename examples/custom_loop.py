@@ -18,23 +18,21 @@ class Tightrope(dm_env.Environment):
     action_spec = lambda self: dm_env.specs.DiscreteArray(2)
 
     def reset(self):
-        self._position = 0
+        self._place = 0
         return dm_env.restart(np.eye(9)[0])
 
     def step(self, action):
-        fell, self._position = action != self._position % 2, self._position + 1
-        if fell or self._position == 8:
-            return dm_env.termination(float(not fell), np.eye(9)[self._position])
-        return dm_env.transition(0.0, np.eye(9)[self._position])
+        fell, self._place = action != self._place % 2, self._place + 1
+        make = dm_env.termination if fell or self._place == 8 else dm_env.transition
+        return make(float(self._place == 8 and not fell), np.eye(9)[self._place])
 
 
-def main(steps: int = 2000, seed: int = 0) -> float:
+def main(steps: int = 1000, seed: int = 0) -> float:
     """Trains for `steps` interactions and returns the return of a greedy episode, at best 1."""
     environment, replay, rng, index = Tightrope(), [], np.random.default_rng(seed), hx.indices.sphere(4)
-    torso = nn.Sequential([nn.Dense(32), nn.tanh])
-    network = hx.make_hyper_network(torso, 2, index, np.zeros(9))
+    network = hx.make_hyper_network(nn.Sequential([nn.Dense(32), nn.tanh]), 2, index, np.zeros(9))
     learner = hx.make_learner(network, hx.losses.make_td_loss(network, sigma=0.01), optax.adam(3e-3))
-    actor, learn, key = hx.make_actor(index, num_actions=2), jax.jit(learner.step), jax.random.key(seed)
+    actor, learn, root = hx.make_actor(index, num_actions=2), jax.jit(learner.step), jax.random.key(seed)
 
     @jax.jit
     def act(state, observation, is_first, indices, key):
@@ -42,8 +40,8 @@ def main(steps: int = 2000, seed: int = 0) -> float:
         indices = actor.next_indices(indices, is_first, noise)
         return actor.select(learner.values(state, observation, indices), noise), indices
 
-    state, step, indices = learner.init(key), environment.reset(), np.zeros((1, 4))
-    for key, z in zip(jax.random.split(key, steps), rng.choice([-1.0, 1.0], (steps, 4)), strict=True):
+    state, step, indices = learner.init(root), environment.reset(), np.zeros((1, 4))
+    for key, z in zip(jax.random.split(root, steps), rng.choice([-1.0, 1.0], (steps, 4)), strict=True):
         action, indices = act(state, step.observation, step.first(), indices, key)
         o_tm1, step = step.observation, environment.step(int(action))
         replay.append(hx.Transition(o_tm1, action, step.reward, 0.99 * step.discount, step.observation, z))
@@ -51,11 +49,11 @@ def main(steps: int = 2000, seed: int = 0) -> float:
         state, _ = learn(state, hx.Batch(jax.tree.map(lambda *x: np.stack(x), *rows)), key)
         step = environment.reset() if step.last() else step
     step = environment.reset()
-    while not step.last():  # greedy in the mean, the value at index zero
-        step = environment.step(int(act(state, step.observation, False, np.zeros((1, 4)), key)[0]))
-    return step.reward
+    while not step.last():  # greedy in the mean, which is the value at index zero
+        step = environment.step(int(act(state, step.observation, False, np.zeros((1, 4)), root)[0]))
+    return step.reward  # every reward before it is zero
 
 
 if __name__ == "__main__":
-    STEPS = flags.DEFINE_integer("steps", 2000, "Number of interactions.")
+    STEPS = flags.DEFINE_integer("steps", 1000, "Number of interactions.")
     app.run(lambda _: print(f"greedy return: {main(STEPS.value)}"))

@@ -46,6 +46,7 @@ flags.DEFINE_integer("seeds_per_group", None, "Seeds vmapped together; default: 
 flags.DEFINE_float("checkpoint_seconds", 60.0, "Time between checkpoints.", lower_bound=0.0)
 flags.DEFINE_bool("progress", True, "Show a progress bar.")
 config_lib.define_flags(agents.CONFIGS)
+flags.adopt_module_key_flags(config_lib)  # so that --help lists them
 
 
 def _protocol() -> deep_sea.Protocol:
@@ -80,29 +81,23 @@ def _summary(row: dict) -> str:
 class _Display:
     """Shows progress and writes rows as they are reported."""
 
-    def __init__(self, directory: results.RunDirectory, num_seeds: int, limit: int):
+    def __init__(self, directory: results.RunDirectory, reached: dict[int, int], limit: int):
+        """Takes the interactions each seed has behind it and the most it may have."""
         self._directory = directory
         self._limit = limit
-        self._interactions: dict[int, int] = {}
+        self._interactions = dict(reached)
         self._bar = tqdm.tqdm(
-            total=num_seeds * limit, unit="step", unit_scale=True, disable=not FLAGS.progress, mininterval=0.2,
-            dynamic_ncols=True, file=sys.stderr,
+            initial=sum(reached.values()), total=len(reached) * limit, unit="step", unit_scale=True,
+            disable=not FLAGS.progress, mininterval=0.2, dynamic_ncols=True, file=sys.stderr,
         )
-
-    def _advance(self, seed: int, interactions: int) -> None:
-        self._bar.update(interactions - self._interactions.get(seed, 0))
-        self._interactions[seed] = interactions
 
     def __call__(self, event) -> None:
         kind = event[0]
-        if kind == "resumed":
-            _, seed, interactions = event
-            self._bar.initial += interactions
-            self._advance(seed, interactions)
-        elif kind == "curve":
+        if kind == "curve":
             row = event[1]
             self._directory.add("curve", deep_sea.CURVE_FIELDS, row)
-            self._advance(row["seed"], row["interactions"])
+            self._bar.update(row["interactions"] - self._interactions[row["seed"]])
+            self._interactions[row["seed"]] = row["interactions"]
             self._bar.set_postfix_str(
                 f"seed {row['seed']} episode {row['episodes']} return {row['eval_return']:.3f}"
             )
@@ -112,9 +107,9 @@ class _Display:
             folder.mkdir(exist_ok=True)
             np.savez_compressed(folder / f"seed_{row['seed']}.npz", **maps)
             self._directory.add("results", deep_sea.RESULT_FIELDS, row)
-            # A run that is solved early leaves the rest of its budget unused.
-            self._bar.total -= self._limit - row["interactions"]
-            self._bar.refresh()
+            if not self._bar.disable:  # a run that is solved early leaves the rest of its budget unused
+                self._bar.total -= self._limit - row["interactions"]
+                self._bar.refresh()
             self._bar.write(_summary(row), file=sys.stdout)
 
     def close(self) -> None:
@@ -214,10 +209,9 @@ def main() -> int:
         if int(row["seed"]) in seeds:
             print(f"{_summary(row)} [already there]")
 
-    display = _Display(directory, sum(len(t.seeds) for t in tasks), protocol.max_episodes * protocol.size)
-    for t in tasks:
-        for seed in t.seeds:
-            display(("resumed", seed, reached[seed]))
+    display = _Display(
+        directory, {seed: reached[seed] for t in tasks for seed in t.seeds}, protocol.max_episodes * protocol.size
+    )
     try:
         completed = workers.run_tasks(_run_task, tasks, _num_workers(), display)
     finally:

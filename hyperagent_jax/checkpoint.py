@@ -72,7 +72,7 @@ def load(path: str | os.PathLike, like: Any) -> Any:
 
     Args:
         path: the file.
-        like: a pytree of the same structure; arrays or jax.ShapeDtypeStruct.
+        like: a pytree of arrays of the same structure, shapes and types.
 
     Returns:
         The tree, on the default device.

@@ -20,19 +20,21 @@ def field_help(config_class: type) -> dict[str, str]:
     return texts
 
 
-def _define(name: str, annotation: Any, text: str) -> None:
+def _define(name: str, annotation: Any, text: str, values: flags.FlagValues) -> None:
     if isinstance(annotation, python_types.GenericAlias):  # tuple[int, ...]
-        flags.DEFINE_list(name, None, text)
+        define = flags.DEFINE_list
     else:
-        define = {bool: flags.DEFINE_bool, int: flags.DEFINE_integer, float: flags.DEFINE_float}
-        define.get(annotation, flags.DEFINE_string)(name, None, text)
+        types = {bool: flags.DEFINE_bool, int: flags.DEFINE_integer, float: flags.DEFINE_float}
+        define = types.get(annotation, flags.DEFINE_string)
+    define(name, None, text, flag_values=values)
 
 
-def define_flags(config_classes: dict[str, type]) -> None:
+def define_flags(config_classes: dict[str, type], values: flags.FlagValues = flags.FLAGS) -> None:
     """Defines one flag per field of any of the configs, unset by default.
 
     Args:
         config_classes: maps the names of agents to their config dataclasses.
+        values: where the flags go.
     """
     owners: dict[str, list[str]] = {}
     for agent, config_class in config_classes.items():
@@ -45,7 +47,7 @@ def define_flags(config_classes: dict[str, type]) -> None:
         if isinstance(default, tuple):
             default = ",".join(str(x) for x in default)
         whose = "" if len(agents) == len(config_classes) else f" [{', '.join(agents)}]"
-        _define(name, field.type, f"{field_help(config_class)[name]} (default: {default}){whose}")
+        _define(name, field.type, f"{field_help(config_class)[name]} (default: {default}){whose}", values)
 
 
 def from_flags(agent: str, config_class: type, all_classes: dict[str, type], values: flags.FlagValues) -> Any:
@@ -74,4 +76,7 @@ def from_flags(agent: str, config_class: type, all_classes: dict[str, type], val
             except ValueError as error:
                 raise errors.UserError(f"--{name} must be a comma-separated list of {element.__name__}") from error
         settings[name] = value
-    return config_class(**settings)
+    try:
+        return config_class(**settings)
+    except ValueError as error:
+        raise errors.UserError(f"--{error}") from error

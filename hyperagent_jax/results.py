@@ -80,6 +80,8 @@ def write_csv(path: pathlib.Path, fields: Iterable[str], rows: Iterable[dict[str
 class RunDirectory:
     """The files of one run; only one process writes them."""
 
+    _DATA = ("results.csv", "curve.csv", "checkpoints")
+
     def __init__(self, path: str, identity: dict[str, Any], *, resume: bool, overwrite: bool):
         """Opens or makes the directory.
 
@@ -99,6 +101,8 @@ class RunDirectory:
         except OSError as error:
             raise errors.UserError(f"cannot write to --logdir={path}: {error.strerror}") from error
         identity = json.loads(json.dumps(identity))
+        if self._config.exists() and not any((self.path / name).exists() for name in self._DATA):
+            self._config.unlink()  # a run that ended before it had anything to show
         if self._config.exists():
             if overwrite:
                 self._delete()

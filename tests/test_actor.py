@@ -62,7 +62,7 @@ def test_resample_probability_is_the_frequency_of_new_indices(probability):
 
 
 @pytest.mark.parametrize(
-    "values, best", [([0.0, 3.0, 1.0, 3.0], [1, 3]), ([2.0] * 4, [0, 1, 2, 3]), ([-5.0, -9.0, -9.0, -7.0], [0])]
+    "values, best", [([0.0, 3, 1, 3], [1, 3]), ([2.0] * 4, [0, 1, 2, 3]), ([-5.0, -9.0, -9.0, -7], [0])]
 )
 def test_ties_are_broken_uniformly(values, best):
     num_draws = 20_000

@@ -123,7 +123,8 @@ def test_action_mapping_is_bsuites(size, mapping_seed):
 def test_optimal_return_is_bsuites(size):
     for deterministic in (True, False):
         reference = bsuite_deep_sea.DeepSea(size, deterministic=deterministic)
-        assert deep_sea.optimal_return(size, deterministic) == pytest.approx(reference._optimal_return, rel=1e-12)
+        optimum = deep_sea.optimal_return(size, deterministic)
+        assert optimum == pytest.approx(reference._optimal_return, rel=1e-12)
 
 
 @pytest.mark.parametrize("size", SIZES)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from hyperagent_jax import indices
+from hyperagent_jax import prng
 from hyperagent_jax import types
 from hyperagent_jax.agents import hyperagent
 from hyperagent_jax.networks import epistemic
@@ -22,13 +23,25 @@ def assert_std(samples, expected):
     assert abs(samples.std() / expected - 1) < 5 / np.sqrt(2 * samples.size)
 
 
-def make_network(num_states=10, hidden=(8, 6), num_actions=3, dim=4, **kwargs):
+def make_network(num_states=10, hidden=(8, 6), num_actions=3, dim=4, table=False, **kwargs):
+    """A small network; `table` says whether its prior is kept as one."""
     return epistemic.make_hyper_network(
-        torsos.OneHotMlp(num_states, hidden), num_actions, indices.gaussian(dim), STATE, **kwargs
+        torsos.OneHotMlp(num_states, hidden),
+        num_actions,
+        indices.gaussian(dim),
+        STATE,
+        num_states=num_states if table else None,
+        **kwargs,
     )
 
 
 # Heads
+
+
+def draw_kernels(init, shape, num):
+    """Kernels [num, *shape] of an initialiser."""
+    keys = jax.random.split(prng.hash_key(jax.random.key(0)), num)
+    return np.asarray(jax.jit(jax.vmap(lambda key: init(key, shape)))(keys))
 
 
 def test_hyper_linear_equals_materialised_weights():
@@ -36,7 +49,7 @@ def test_hyper_linear_equals_materialised_weights():
     rng = np.random.default_rng(0)
     kernel = rng.normal(size=(num_features, num_actions, dim + 1)).astype(np.float32)
     phi = rng.normal(size=num_features).astype(np.float32)
-    head = heads.HyperLinear(num_actions, dim, None)
+    head = heads.HyperLinear(num_actions, dim, jax.nn.initializers.zeros)
     coefficients = head.apply({"params": {"kernel": jnp.asarray(kernel)}}, jnp.asarray(phi))
     assert coefficients.shape == (num_actions, dim + 1)
     for xi in rng.normal(size=(5, dim)).astype(np.float32):
@@ -49,13 +62,13 @@ def test_hyper_linear_equals_materialised_weights():
 
 def test_hyper_linear_has_one_kernel_and_no_bias():
     head = heads.HyperLinear(3, 4, heads.learnable_init("sphere", 1.0))
-    params = head.init(jax.random.key(0), jnp.zeros(7))["params"]
+    params = jax.eval_shape(head.init, jax.random.key(0), jnp.zeros(7))["params"]
     assert {name: leaf.shape for name, leaf in params.items()} == {"kernel": (7, 3, 5)}
 
 
 @pytest.mark.parametrize("prior_std", [1.0, 0.1])
 def test_prior_head_starts_on_spheres(prior_std):
-    kernel = heads.prior_init("sphere", prior_std)(jax.random.key(0), (64, 3, 5))
+    kernel = draw_kernels(heads.prior_init("sphere", prior_std), (64, 3, 5), 1)[0]
     np.testing.assert_allclose(np.linalg.norm(kernel[..., :4], axis=-1), prior_std, rtol=1e-6)
     np.testing.assert_allclose(np.linalg.norm(kernel[..., 4]), prior_std, rtol=1e-6)
     # Rows point everywhere: the mean of 192 unit vectors of R^4 has entries of std 1 / sqrt(4 * 192).
@@ -64,9 +77,7 @@ def test_prior_head_starts_on_spheres(prior_std):
 
 @pytest.mark.parametrize("prior_std", [1.0, 0.1])
 def test_learnable_head_starts_xavier_with_its_mean_on_a_sphere(prior_std):
-    kernels = jax.vmap(lambda key: heads.learnable_init("sphere", prior_std)(key, (64, 2, 5)))(
-        jax.random.split(jax.random.key(0), 40)
-    )
+    kernels = draw_kernels(heads.learnable_init("sphere", prior_std), (64, 2, 5), 40)
     # A is a matrix [H * actions, M] of its own, whatever prior_std is.
     assert_std(kernels[..., :4], np.sqrt(2 / (64 * 2 + 4)))
     np.testing.assert_allclose(np.linalg.norm(kernels[..., 4], axis=(1, 2)), prior_std, rtol=1e-6)
@@ -74,9 +85,7 @@ def test_learnable_head_starts_xavier_with_its_mean_on_a_sphere(prior_std):
 
 @pytest.mark.parametrize("make_init", [heads.learnable_init, heads.prior_init])
 def test_xavier_mean_ignores_prior_std(make_init):
-    kernels = jax.vmap(lambda key: make_init("xavier", 0.1)(key, (256, 6, 5)))(
-        jax.random.split(jax.random.key(0), 10)
-    )
+    kernels = draw_kernels(make_init("xavier", 0.1), (256, 6, 5), 10)
     assert_std(kernels[..., 4], np.sqrt(2 / (256 + 6)))
 
 
@@ -88,31 +97,38 @@ def test_unknown_mean_init():
 # Torsos
 
 
-@pytest.mark.parametrize("hidden", [(8,), (8, 6), (5, 7, 6)])
+@pytest.mark.parametrize("hidden", [(8,), (5, 7, 6)])
 def test_one_hot_mlp_equals_mlp_on_the_one_hot(hidden):
     num_states = 12
     looked_up, dense = torsos.OneHotMlp(num_states, hidden), torsos.Mlp(hidden)
     params = looked_up.init(jax.random.key(0), STATE)["params"]
-    params = jax.tree.map(lambda x: x + 0.1 * jax.random.normal(jax.random.key(1), x.shape), params)
+    rng = np.random.default_rng(0)  # so that biases are not zero
+    params = jax.tree.map(lambda x: np.float32(x + 0.1 * rng.normal(size=x.shape)), params)
 
     def to_dense(params):
         rest = {name: leaf for name, leaf in params.items() if name.startswith("layer")}
         return {"layer_0": {"kernel": params["rows"], "bias": params["bias"]}, **rest}
 
-    def sum_of_squares(torso):
-        return lambda params, o: jnp.sum(torso.apply({"params": params}, o) ** 2)
+    def features_and_gradients(torso, params, observations):
+        def sum_of_squares(params, o):
+            features = torso.apply({"params": params}, o)
+            return jnp.sum(features**2), features
 
-    for state in range(num_states):
-        grid = jax.nn.one_hot(state, num_states).reshape(3, 4)
-        np.testing.assert_allclose(
-            looked_up.apply({"params": params}, state), dense.apply({"params": to_dense(params)}, grid), atol=1e-6
-        )
-        gradient = jax.grad(sum_of_squares(looked_up))(params, state)
-        expected = jax.grad(sum_of_squares(dense))(to_dense(params), grid)
-        jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=1e-5), to_dense(gradient), expected)
+        gradient, features = jax.vmap(jax.grad(sum_of_squares, has_aux=True), (None, 0))(params, observations)
+        return features, gradient
+
+    compute = jax.jit(features_and_gradients, static_argnums=0)
+    features, gradient = compute(looked_up, params, jnp.arange(num_states))
+    grids = jnp.eye(num_states).reshape(num_states, 3, 4)
+    expected_features, expected_gradient = compute(dense, to_dense(params), grids)
+    assert features.shape == (num_states, hidden[-1])
+    np.testing.assert_allclose(features, expected_features, atol=1e-6)
+    jax.tree.map(
+        lambda x, y: np.testing.assert_allclose(x, y, atol=1e-5), to_dense(gradient), expected_gradient
+    )
 
 
-@pytest.mark.parametrize("size", [20, 40])
+@pytest.mark.parametrize("size", [20, 30])
 def test_first_layer_is_xavier_in_the_number_of_states(size):
     params = torsos.OneHotMlp(size**2).init(jax.random.key(0), STATE)["params"]
     assert_std(params["rows"], np.sqrt(2 / (size**2 + 64)))
@@ -133,7 +149,8 @@ def test_mlp_start_and_types():
 def atari():
     torso = torsos.AtariConv()
     apply = jax.jit(lambda params, pixels: torso.apply(params, pixels, capture_intermediates=True))
-    return torso, jax.jit(torso.init)(jax.random.key(0), jnp.zeros((84, 84, 4), jnp.uint8)), apply
+    variables = jax.jit(torso.init)(prng.hash_key(jax.random.key(0)), jnp.zeros((84, 84, 4), jnp.uint8))
+    return torso, variables, apply
 
 
 def test_atari_shapes(atari):
@@ -141,8 +158,9 @@ def test_atari_shapes(atari):
     pixels = np.random.default_rng(0).integers(0, 256, (84, 84, 4)).astype(np.uint8)
     out, captured = apply(variables, pixels)
     assert out.shape == (256,)
-    layers = {name: value["__call__"][0].shape for name, value in captured["intermediates"].items() if "_" in name[2:]}
-    assert layers == {"Conv_0": (20, 20, 32), "Conv_1": (9, 9, 64), "Conv_2": (7, 7, 64), "Dense_0": (256,)}
+    layers = captured["intermediates"]
+    shapes = {name: layers[name]["__call__"][0].shape for name in layers if name != "__call__"}
+    assert shapes == {"Conv_0": (20, 20, 32), "Conv_1": (9, 9, 64), "Conv_2": (7, 7, 64), "Dense_0": (256,)}
     kernel = variables["params"]["Dense_0"]["kernel"]
     assert kernel.shape == (3136, 256)
     assert_std(kernel, np.sqrt(2 / (3136 + 256)))
@@ -152,11 +170,12 @@ def test_atari_normalises_before_the_dense_layer(atari):
     _, variables, apply = atari
     pixels = np.random.default_rng(0).integers(0, 256, (84, 84, 4)).astype(np.uint8)
     out, captured = apply(variables, pixels)
+    layers = captured["intermediates"]
     # Pixels are not scaled: the first layer sees 0..255.
     kernel = np.asarray(variables["params"]["Conv_0"]["kernel"])
     corner = np.einsum("hwc,hwco->o", pixels[:8, :8].astype(np.float32), kernel)
-    np.testing.assert_allclose(captured["intermediates"]["Conv_0"]["__call__"][0][0, 0], corner, rtol=1e-3, atol=1e-2)
-    flat = np.maximum(captured["intermediates"]["Conv_2"]["__call__"][0], 0).reshape(-1)
+    np.testing.assert_allclose(layers["Conv_0"]["__call__"][0][0, 0], corner, rtol=1e-3, atol=1e-2)
+    flat = np.maximum(layers["Conv_2"]["__call__"][0], 0).reshape(-1)
     scaled = (flat - flat.min()) / (flat.max() - flat.min())
     assert (scaled.min(), scaled.max()) == (0.0, 1.0)
     dense = variables["params"]["Dense_0"]
@@ -186,23 +205,16 @@ def test_min_max_normalize():
 
 def test_q_value_by_hand():
     network = make_network(2, (2,), num_actions=2, dim=2, prior_scale=10.0, posterior_scale=0.5)
-    # kernel[feature, action] = (A's row, b)
-    variables = types.Variables(
-        params={
-            "torso": {"rows": jnp.array([[9.0, 9.0], [1.5, -3.0]]), "bias": jnp.array([0.5, 4.0])},
-            "head": {
-                "kernel": jnp.array([[[1.0, 2.0, 3.0], [0.0, -1.0, 1.0]], [[2.0, 0.0, 1.0], [1.0, 1.0, -2.0]]])
-            },
-        },
-        prior={
-            "params": {
-                "torso": {"rows": jnp.array([[9.0, 9.0], [3.0, 1.0]]), "bias": jnp.array([0.0, -2.0])},
-                "head": {
-                    "kernel": jnp.array([[[0.1, 0.0, 0.2], [0.0, 0.3, 0.0]], [[7.0, 7.0, 7.0], [7.0, 7.0, 7.0]]])
-                },
-            }
-        },
-    )
+
+    def make_params(rows, bias, kernel):  # kernel[feature, action] = (row of A, b)
+        return {
+            "torso": {"rows": jnp.array(rows, float), "bias": jnp.array(bias, float)},
+            "head": {"kernel": jnp.array(kernel, float)},
+        }
+
+    params = make_params([[9, 9], [1.5, -3]], [0.5, 4], [[[1, 2, 3], [0, -1, 1]], [[2, 0, 1], [1, 1, -2]]])
+    prior = make_params([[9, 9], [3, 1]], [0, -2], [[[0.1, 0, 0.2], [0, 0.3, 0]], [[7, 7, 7], [7, 7, 7]]])
+    variables = types.Variables(params, {"params": prior})
     # phi(1) = relu(1.5 + 0.5, -3 + 4) = (2, 1) and the prior's is relu(3, 1 - 2) = (3, 0). At xi = (1, -1):
     # action 0: A xi + b = (1 - 2 + 3, 2 - 0 + 1) = (2, 3), <., phi> = 7;   prior 3 * (0.1 + 0.2) = 0.9
     # action 1: A xi + b = (0 + 1 + 1, 1 - 1 - 2) = (2, -2), <., phi> = 2;  prior 3 * (-0.3) = -0.9
@@ -217,25 +229,23 @@ def test_q_value_by_hand():
 
 @pytest.mark.parametrize("prior_scale", [10.0, 0.3])
 def test_tabulated_prior_equals_the_network(prior_scale):
-    direct, tabulated = (
-        make_network(prior_scale=prior_scale, num_states=10),
-        epistemic.make_hyper_network(
-            torsos.OneHotMlp(10, (8, 6)), 3, indices.gaussian(4), STATE, prior_scale=prior_scale, num_states=10
-        ),
-    )
+    direct, tabulated = (make_network(prior_scale=prior_scale, table=table) for table in (False, True))
     key = jax.random.key(4)
     variables, table = direct.init(key), tabulated.init(key)
     assert table.prior.shape == (10, 3, 5)
     jax.tree.map(np.testing.assert_array_equal, variables.params, table.params)
     xi = jnp.array([0.3, -1.0, 2.0, 0.5])
-    for state in range(10):
-        expected = direct.prior(variables.prior, jnp.array(state))
-        assert np.max(np.abs(expected)) > 0.01
-        np.testing.assert_allclose(tabulated.prior(table.prior, jnp.array(state)), expected, rtol=1e-5, atol=1e-6)
-        np.testing.assert_allclose(
-            tabulated.apply(table, jnp.array(state), xi), direct.apply(variables, jnp.array(state), xi),
-            rtol=1e-5, atol=1e-5,
-        )
+    states = jnp.arange(10)
+    expected = jax.vmap(direct.prior, (None, 0))(variables.prior, states)
+    assert np.all(np.max(np.abs(expected), axis=(1, 2)) > 0.01)
+    np.testing.assert_allclose(
+        jax.vmap(tabulated.prior, (None, 0))(table.prior, states), expected, rtol=1e-5, atol=1e-6
+    )
+    values, expected_values = (
+        jax.vmap(network.apply, (None, 0, None))(v, states, xi)
+        for network, v in ((tabulated, table), (direct, variables))
+    )
+    np.testing.assert_allclose(values, expected_values, rtol=1e-5, atol=1e-5)
 
 
 def test_scales_multiply_the_two_parts():
@@ -259,7 +269,7 @@ def test_prior_has_its_own_torso():
         learnable, fixed = variables.params[path[0]][path[1]], prior[path[0]][path[1]]
         learnable, fixed = jax.tree.leaves(learnable)[-1], jax.tree.leaves(fixed)[-1]
         assert np.all(learnable != fixed), path
-    deeper = make_network(prior_torso=torsos.OneHotMlp(10, (16, 5))).init(jax.random.key(0))
+    deeper = jax.eval_shape(make_network(prior_torso=torsos.OneHotMlp(10, (16, 5))).init, jax.random.key(0))
     assert deeper.prior["params"]["torso"]["rows"].shape == (10, 16)
     assert deeper.params["torso"]["rows"].shape == (10, 8)
 
@@ -284,5 +294,5 @@ def test_initial_spread_of_q_values(size, expected, tolerance):
         belief = jax.vmap(network.belief, (None, 0))(variables, jnp.arange(0, size**2, size**2 // 400))
         return jnp.mean(network.index.second_moment * jnp.sum(belief[..., :-1] ** 2, axis=-1))
 
-    variance = np.mean([jax.jit(spread)(jax.random.key(seed)) for seed in range(8)])
-    assert np.sqrt(variance) == pytest.approx(expected, abs=tolerance)
+    variances = jax.lax.map(spread, jax.random.split(prng.hash_key(jax.random.key(0)), 8))
+    assert np.sqrt(np.mean(variances)) == pytest.approx(expected, abs=tolerance)

@@ -75,9 +75,9 @@ def test_split_and_fold_in_give_independent_streams():
 
 def test_first_numbers_of_consecutive_steps_are_independent():
     # What the scan runner does: step t draws few numbers from fold_in(key, t).
-    x = np.asarray(
-        jax.vmap(lambda t: jax.random.normal(jax.random.fold_in(make_key(), t), (2,)))(jnp.arange(N)), np.float64
-    )
+    key = make_key()
+    x = jax.vmap(lambda t: jax.random.normal(jax.random.fold_in(key, t), (2,)))(jnp.arange(N))
+    x = np.asarray(x, np.float64)
     assert np.max(np.abs(x.mean(axis=0))) < 5 / np.sqrt(N)
     assert np.max(np.abs((x**2).mean(axis=0) - 1)) < 5 * np.sqrt(2 / N)
     assert correlation(x[:, 0], x[:, 1]) < MAX_CORRELATION

@@ -1,6 +1,7 @@
 """What every agent is made of."""
 
 import dataclasses
+import math
 from typing import Any, NamedTuple
 
 import optax
@@ -67,6 +68,21 @@ class Config:
     target_period: int = 4
     min_replay: int = 128
     replay_capacity: int = 1_000_000
+
+    def __post_init__(self):
+        self.require(1, "batch_size", "target_period", "replay_capacity")
+        self.require(0, "learning_rate", "adam_eps", "max_grad_norm", "min_replay")
+        self.require(0, "discount", "adam_b1", "adam_b2", high=1)
+        if not self.hidden_sizes or min(self.hidden_sizes) < 1:
+            raise ValueError(f"hidden_sizes must be one or more positive widths, got {self.hidden_sizes}")
+
+    def require(self, low: float, *names: str, high: float = math.inf) -> None:
+        """Raises ValueError unless each of the named settings is within [low, high]."""
+        for name in names:
+            value = getattr(self, name)
+            if not low <= value <= high:
+                bounds = f"at least {low}" if high == math.inf else f"between {low} and {high}"
+                raise ValueError(f"{name} must be {bounds}, got {value}")
 
 
 def make_optimizer(

@@ -54,6 +54,12 @@ class Config(base.Config):
     prior_std: float = 1.0
     prior_regularization: float = 0.0
 
+    def __post_init__(self):
+        super().__post_init__()
+        self.require(1, "index_dim", "num_indices", "num_ois")
+        self.require(0, "sigma", "prior_scale", "posterior_scale", "prior_std", "prior_regularization")
+        self.require(0, "resample_probability", high=1)
+
 
 def make_agent(config: Config, spec: types.EnvironmentSpec) -> base.Agent:
     """Makes HyperAgent for an environment."""

@@ -4,7 +4,7 @@ from collections.abc import Callable
 import dataclasses
 import pathlib
 import time
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -163,49 +163,63 @@ def _initial_states(task: Task, environment, agent, runner) -> Callable[[], core
     return init
 
 
+class Program(NamedTuple):
+    """A task, compiled.
+
+    Attributes:
+        agent: its agent.
+        init: makes the states of all seeds.
+        advance: maps (states, steps done, number of steps) to (states, Metrics, evaluation returns [seeds]);
+            the states given to it are used up.
+    """
+
+    agent: agents.Agent
+    init: Callable[[], core_lib.SeedState]
+    advance: Callable[..., tuple[core_lib.SeedState, core_lib.Metrics, jax.Array]]
+
+
+def compile_program(task: Task) -> Program:
+    """Compiles a task; `advance` trains for some steps and then evaluates."""
+    environment, agent = make(task)
+    runner = _make_runner(task, environment, agent)
+    evaluator = evaluate.make_evaluator(
+        agent, environment, num_episodes=task.protocol.eval_episodes, max_steps=task.protocol.size
+    )
+
+    def evaluate_seed(state, steps):
+        key = types.fold_in_tag(jax.random.fold_in(state.key, steps), "evaluation")
+        return jnp.mean(evaluator(agent.learner.variables(state.learner), state.environment, key))
+
+    def evaluate_all(states, steps):
+        return jax.vmap(evaluate_seed, (0, None))(states, steps)
+
+    init = _initial_states(task, environment, agent, runner)
+    if task.runner == "loop":  # Python steps the environment: only the parts are jitted
+        evaluate_all = jax.jit(evaluate_all)
+
+    def advance(states, start, num_steps):
+        states, metrics = runner.run(states, start, num_steps)
+        return states, metrics, evaluate_all(states, start + num_steps)
+
+    if task.runner == "loop":
+        return Program(agent, init, advance)
+    counter = jax.ShapeDtypeStruct((), jnp.int32)
+    compiled = jax.jit(advance, donate_argnums=0).lower(jax.eval_shape(init), counter, counter).compile()
+    return Program(agent, jax.jit(init), compiled)
+
+
 def run_task(task: Task, report: Callable[[Any], None], should_stop: Callable[[], bool]) -> None:
     """Runs a task to its end, from its checkpoint if there is one.
 
     Reports ("curve", row) after every evaluation and ("result", row, maps) when a seed is done; `maps` holds
     the agent's values and their uncertainty for every cell, [size, size].
     """
-    environment, agent = make(task)
     protocol, size = task.protocol, task.protocol.size
     limit = protocol.max_episodes * size
-    runner = _make_runner(task, environment, agent)
-    evaluator = evaluate.make_evaluator(
-        agent, environment, num_episodes=protocol.eval_episodes, max_steps=size
-    )
-
-    def evaluate_seed(state, steps):
-        key = types.fold_in_tag(jax.random.fold_in(state.key, steps), "evaluation")
-        returns = evaluator(agent.learner.variables(state.learner), state.environment, key)
-        return jnp.mean(returns)
-
-    def evaluate_all(states, steps):
-        return jax.vmap(evaluate_seed, (0, None))(states, steps)
-
-    def advance(states, start, num_steps):
-        states, metrics = runner.run(states, start, num_steps)
-        return states, metrics, evaluate_all(states, start + num_steps)
-
-    initial = _initial_states(task, environment, agent, runner)
     begin = time.perf_counter()
-    if task.runner == "scan":
-        states_like = jax.eval_shape(initial)
-        counter = jax.ShapeDtypeStruct((), jnp.int32)
-        compiled = jax.jit(advance, donate_argnums=0).lower(states_like, counter, counter).compile()
-        states = jax.jit(initial)()
-    else:
-        evaluate_jitted = jax.jit(evaluate_all)
-        states = initial()
-
-        def compiled(states, start, num_steps):
-            states, metrics = runner.run(states, start, num_steps)
-            return states, metrics, evaluate_jitted(states, start + num_steps)
-
+    program = compile_program(task)
+    agent, states = program.agent, program.init()
     compile_seconds = time.perf_counter() - begin
-    report(("compiled", task.seeds, compile_seconds))
 
     facts = {"identity": task.identity(), "interactions": 0, "train_seconds": 0.0, "done": []}
     if task.checkpoint and pathlib.Path(task.checkpoint).exists():
@@ -219,7 +233,7 @@ def run_task(task: Task, report: Callable[[Any], None], should_stop: Callable[[]
             return
         start = facts["interactions"]
         begin = time.perf_counter()
-        states, metrics, returns = compiled(
+        states, metrics, returns = program.advance(
             states, np.int32(start), np.int32(min(protocol.eval_every, limit - start))
         )
         metrics, returns, episodes = jax.device_get((metrics, returns, states.episodes))

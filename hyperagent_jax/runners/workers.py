@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import multiprocessing
 import queue as queue_lib
 import signal
+import time
 from typing import Any
 
 from hyperagent_jax import errors
@@ -16,6 +17,9 @@ from hyperagent_jax import errors
 # A task function takes (task, report, should_stop). It calls report(event) with anything picklable, and
 # returns early, its state saved, once should_stop() is true.
 TaskFunction = Callable[[Any, Callable[[Any], None], Callable[[], bool]], None]
+
+# After this long a worker that was asked to stop is killed.
+_SECONDS_TO_SAVE = 120.0
 
 
 class _StopSignal:
@@ -81,21 +85,24 @@ def run_tasks(
     ]
     for worker in workers:
         worker.start()
-    running, message, told = num_workers, None, False
+    running, message, deadline = num_workers, None, None
     while running:
-        if (should_stop() or message) and not told:
-            told = True
+        if deadline is None and (should_stop() or message):
+            deadline = time.monotonic() + _SECONDS_TO_SAVE
             for worker in workers:
                 worker.terminate()  # SIGTERM: the task saves its state and returns
         try:
             kind, content = reports.get(timeout=0.2)
         except queue_lib.Empty:
+            if deadline is not None and time.monotonic() > deadline:
+                for worker in workers:
+                    worker.kill()
             # A worker that ended without a word was killed.
             dead = [w for w in workers if w.exitcode not in (None, 0)]
+            if dead and message is None and deadline is None:
+                message = f"a worker process died (exit code {dead[0].exitcode}); --resume goes on where it was"
             if dead and all(w.exitcode is not None for w in workers):
                 break
-            if dead and message is None and not told:
-                message = f"a worker process died (exit code {dead[0].exitcode}); --resume goes on where it was"
             continue
         if kind == "event":
             on_event(content)

@@ -1,0 +1,61 @@
+# Everything runs in .venv, which is made from requirements.txt on first use: `make test` needs nothing else.
+# Another interpreter: make PYTHON=/path/to/python3.11 test
+
+PYTHON ?= $(shell python3.11 -c "" >/dev/null 2>&1 && echo python3.11 || echo python3)
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+DEEPSEA_FLAGS ?= --size=20 --num_seeds=1 --logdir=logs/deepsea_20 --resume
+BENCH_FLAGS ?=
+PYTEST_FLAGS ?=
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help setup deepsea test test-slow bench lint lock clean
+
+help:  ## List the targets
+	@echo "usage: make <target>"
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(STAMP)  ## Make .venv with the versions of requirements.txt (every target does that first)
+
+deepsea: $(STAMP)  ## Solve DeepSea 20 with one seed; DEEPSEA_FLAGS="--size=10 ..." replaces the flags
+	$(BIN)/python experiments/run_deepsea.py $(DEEPSEA_FLAGS)
+
+test: $(STAMP)  ## Run the tests except the slow ones; PYTEST_FLAGS="-k replay" chooses among them
+	$(BIN)/python -m pytest -n 2 -m "not slow" --timeout=300 $(PYTEST_FLAGS)
+
+test-slow: $(STAMP)  ## Run the slow tests
+	$(BIN)/python -m pytest -n 2 -m slow --timeout=3600 $(PYTEST_FLAGS)
+
+bench: $(STAMP)  ## Measure the speed of learning and acting; BENCH_FLAGS are passed on
+	$(BIN)/python experiments/bench.py $(BENCH_FLAGS)
+
+lint: $(STAMP)  ## Check the style
+	$(BIN)/ruff check .
+
+lock: | $(BIN)/pip  ## Resolve setup.py again and write requirements.txt, upgrading what the bounds allow
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check "uv>=0.9,<1"
+	$(BIN)/uv pip compile setup.py --extra dev --python-version 3.11 --python-platform linux \
+		--quiet --upgrade --output-file requirements.txt
+
+clean:  ## Remove .venv, builds and caches; logs stay
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# `venv` puts pip in place last, so a pip there means a whole environment.
+$(BIN)/pip:
+	$(if $(shell $(PYTHON) -c "import sys; print(sys.version_info >= (3, 11) or '')" 2>/dev/null),,$(error \
+		PYTHON=$(PYTHON) is not Python 3.11 or newer; name one with make PYTHON=/path/to/python3.11))
+	@echo "Making $(VENV) with $$($(PYTHON) --version)"
+	@$(PYTHON) -m venv $(VENV)
+
+# The stamp is removed first and written last: only an install that ended well leaves one.
+$(STAMP): requirements.txt setup.py | $(BIN)/pip
+	@rm -f $@
+	@echo "Installing requirements.txt into $(VENV) (some minutes the first time)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
+	@touch $@
+	@echo "$(VENV) is ready"

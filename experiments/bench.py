@@ -1,0 +1,157 @@
+"""Measures the scan runner on DeepSea, and beside it what the machine itself could do in the same run.
+
+Machines differ and are noisy, so the numbers to look at are the ratios: `of_limit` is the time of a bare
+sequence of the update's matrix products plus the time memory needs for the optimiser's bytes, divided by the
+time of a whole step (acting, environment, replay, random numbers, update). `recompile_seconds` is the second
+start of the same program, with the compilation cache.
+"""
+
+import dataclasses
+import tempfile
+import time
+
+import common  # isort: skip  (sets the environment that jax reads)
+
+from absl import flags
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hyperagent_jax import agents
+from hyperagent_jax import results
+from hyperagent_jax.runners import deep_sea
+
+FLAGS = flags.FLAGS
+flags.DEFINE_list("sizes", ["20", "60", "120"], "Sizes of DeepSea.")
+flags.DEFINE_list("seeds", ["1", "10"], "Numbers of seeds vmapped together.")
+flags.DEFINE_list("losses", ["exact", "sampled"], "Losses.")
+flags.DEFINE_integer("steps", 2_000, "Steps per measurement.", lower_bound=1)
+flags.DEFINE_integer("repeats", 5, "Measurements of each; the fastest counts.", lower_bound=1)
+flags.DEFINE_string("logdir", None, "Folder for bench.csv and config.json; default: only print.")
+
+FIELDS = (
+    "size", "seeds", "loss", "interactions_per_second", "step_us", "matmul_us", "optimizer_us", "of_limit",
+    "compile_seconds", "recompile_seconds",
+)
+
+
+def _fastest(function) -> float:
+    """Seconds of the fastest of several calls, after one that does not count."""
+    jax.block_until_ready(function())
+    times = []
+    for _ in range(FLAGS.repeats):
+        begin = time.perf_counter()
+        jax.block_until_ready(function())
+        times.append(time.perf_counter() - begin)
+    return min(times)
+
+
+def matmul_seconds(config, index_dim: int, num_seeds: int) -> float:
+    """Time of the matrix products of one update and nothing else: three passes forward, one backward."""
+    batch, width, out = config.batch_size, config.hidden_sizes[-1], 2 * (index_dim + 1)
+    x = jnp.ones((num_seeds, batch, width))
+    hidden, head = jnp.ones((num_seeds, width, width)), jnp.ones((num_seeds, width, out))
+    repetitions = 500
+
+    @jax.jit
+    def products(x, hidden, head):
+        def body(_, carry):
+            x, hidden, head = carry
+            features = x @ hidden
+            outputs = features @ head
+            for shift in (1e-6, 2e-6):  # o_t by the online and by the target network
+                outputs += ((x + shift) @ hidden) @ head
+            transpose = jnp.matrix_transpose
+            grad_features = outputs @ transpose(head)
+            grad_head, grad_hidden = transpose(features) @ outputs, transpose(x) @ grad_features
+            grad_x = grad_features @ transpose(hidden)
+            return x + 1e-9 * grad_x, hidden + 1e-9 * grad_hidden, head + 1e-9 * grad_head
+
+        return jax.lax.fori_loop(0, repetitions, body, (x, hidden, head))
+
+    return _fastest(lambda: products(x, hidden, head)) / repetitions
+
+
+def optimizer_floats(config, num_states: int, num_params: int) -> int:
+    """Number of parameters an update must touch."""
+    if num_states < 1024:
+        return num_params
+    # lazy Adam: the rows of a batch instead of all rows
+    return num_params - max(0, num_states - config.batch_size) * config.hidden_sizes[0]
+
+
+def stream_seconds(num_floats: int) -> float:
+    """Time memory (or the cache that holds them) needs for Adam's bytes: four arrays read, three written."""
+    repetitions = max(20, 10_000_000 // num_floats)
+    arrays = [jnp.full(num_floats, 1e-3) for _ in range(3)]
+
+    @jax.jit
+    def stream(gradient, *arrays):
+        def body(_, carry):
+            value, mu, nu = carry
+            return value + mu, 0.9 * mu + gradient, 0.9 * nu + gradient
+
+        return jax.lax.fori_loop(0, repetitions, body, arrays)
+
+    return _fastest(lambda: stream(jnp.ones(num_floats), *arrays)) / repetitions
+
+
+def measure(size: int, num_seeds: int, loss: str) -> dict:
+    """One row of the table."""
+    config = agents.CONFIGS["hyperagent"](loss=loss)
+    protocol = deep_sea.Protocol(size=size)
+    task = deep_sea.Task("hyperagent", deep_sea.resolve(config, protocol), protocol, tuple(range(num_seeds)))
+    compile_seconds = []
+    for _ in range(2):
+        jax.clear_caches()
+        begin = time.perf_counter()
+        program = deep_sea.compile_program(task)
+        compile_seconds.append(time.perf_counter() - begin)
+    states, position = program.init(), config.min_replay
+    states, *_ = program.advance(states, np.int32(0), np.int32(position))
+
+    def run():
+        nonlocal states, position
+        states, metrics, _ = program.advance(states, np.int32(position), np.int32(FLAGS.steps))
+        position += FLAGS.steps
+        return metrics
+
+    step = _fastest(run) / FLAGS.steps
+    matmul = matmul_seconds(config, config.index_dim, num_seeds)
+    floats = optimizer_floats(config, size * size, deep_sea.count_params(program.agent))
+    moved = stream_seconds(num_seeds * floats)
+    row = (
+        size, num_seeds, loss, round(num_seeds / step), step * 1e6, matmul * 1e6, moved * 1e6,
+        (matmul + moved) / step, *compile_seconds,
+    )
+    return {name: round(x, 2) if isinstance(x, float) else x for name, x in zip(FIELDS, row, strict=True)}
+
+
+def main() -> int:
+    directory = None
+    if FLAGS.logdir:
+        identity = {"experiment": "bench", "config": dataclasses.asdict(agents.CONFIGS["hyperagent"]())}
+        directory = results.RunDirectory(FLAGS.logdir, identity, resume=False, overwrite=True)
+    machine = results.provenance()["machine"]
+    print(f"{machine['processor']}, one thread of {machine['cores']} cores, jax {jax.__version__}\n")
+    print("| " + " | ".join(FIELDS) + " |\n" + "|---" * len(FIELDS) + "|")
+    for size in map(int, FLAGS.sizes):
+        for loss in FLAGS.losses:
+            for num_seeds in map(int, FLAGS.seeds):
+                row = measure(size, num_seeds, loss)
+                print("| " + " | ".join(str(row[name]) for name in FIELDS) + " |", flush=True)
+                if directory:
+                    directory.add("bench", FIELDS, row)
+    return 0
+
+
+def main_with_own_cache() -> int:
+    """`main` with an empty compilation cache, so that the first compilation is a first one."""
+    with tempfile.TemporaryDirectory() as cache:
+        jax.config.update("jax_compilation_cache_dir", cache)
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+        return main()
+
+
+if __name__ == "__main__":
+    common.run(main_with_own_cache)

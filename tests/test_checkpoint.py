@@ -1,0 +1,66 @@
+"""Checkpoints: exact round trips, atomic replacement, clear refusals."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from hyperagent_jax import checkpoint
+from hyperagent_jax import prng
+
+
+def _tree():
+    return {
+        "floats": jnp.array([1.5, -0.0, jnp.nan]),
+        "bytes": jnp.arange(5, dtype=jnp.uint8),
+        "keys": (jax.random.split(jax.random.key(3), 2), prng.hash_key(jax.random.key(4))),
+        "count": jnp.int32(7),
+    }
+
+
+def _bits(tree):
+    is_key = lambda x: jnp.issubdtype(x.dtype, jax.dtypes.prng_key)  # noqa: E731
+    return [np.asarray(jax.random.key_data(x) if is_key(x) else x).tobytes() for x in jax.tree.leaves(tree)]
+
+
+def test_round_trip_is_exact(tmp_path):
+    tree, path = _tree(), tmp_path / "deep" / "a.npz"
+    checkpoint.save(path, tree, {"step": 3})
+    restored = checkpoint.load(path, _tree())
+    assert _bits(restored) == _bits(tree)
+    assert jax.tree.structure(restored) == jax.tree.structure(tree)
+    assert restored["keys"][1].dtype == tree["keys"][1].dtype  # the cheap generator stays the cheap one
+    assert checkpoint.load_facts(path) == {"step": 3}
+
+
+def test_failed_write_keeps_the_last_checkpoint(tmp_path, monkeypatch):
+    path = tmp_path / "a.npz"
+    checkpoint.save(path, {"x": jnp.zeros(2)}, {"step": 1})
+
+    def full_disk(file, **arrays):
+        file.write(b"half a checkpoint")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(checkpoint.np, "savez", full_disk)
+    with pytest.raises(checkpoint.CheckpointError, match="No space left on device"):
+        checkpoint.save(path, {"x": jnp.ones(2)}, {"step": 2})
+    monkeypatch.undo()
+    assert checkpoint.load_facts(path) == {"step": 1}
+    assert [file.name for file in tmp_path.iterdir()] == ["a.npz"]
+
+
+def test_other_trees_are_refused(tmp_path):
+    path = tmp_path / "a.npz"
+    checkpoint.save(path, {"x": jnp.zeros(2)}, {})
+    with pytest.raises(checkpoint.CheckpointError, match=r"\['x'\] is float32\[2\], not float32\[3\]"):
+        checkpoint.load(path, {"x": jnp.zeros(3)})
+    with pytest.raises(checkpoint.CheckpointError, match="another agent or version"):
+        checkpoint.load(path, {"y": jnp.zeros(2)})
+
+
+@pytest.mark.parametrize("content", [b"", b"no zip file", b"PK\x03\x04 cut short"])
+def test_damaged_files_are_refused(tmp_path, content):
+    path = tmp_path / "a.npz"
+    path.write_bytes(content)
+    with pytest.raises(checkpoint.CheckpointError, match="cannot be read"):
+        checkpoint.load_facts(path)

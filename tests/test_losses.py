@@ -1,0 +1,296 @@
+"""Tests of the losses: by hand, against rlax, and the exact against the sampled one."""
+
+import jax
+from jax import flatten_util
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import rlax
+
+from hyperagent_jax import indices
+from hyperagent_jax import losses
+from hyperagent_jax import types
+from hyperagent_jax.networks import epistemic
+from hyperagent_jax.networks import torsos
+
+
+def make_table_network(index, is_linear=True):
+    """A network whose parameters are the coefficients themselves, [num_states, num_actions, M + 1]."""
+    return epistemic.EpistemicNetwork(
+        init=None,
+        prior=lambda prior, o: prior[o],
+        posterior=lambda params, o, prior_belief: params[o] + prior_belief,
+        value=lambda params, belief, xi: epistemic.evaluate_coefficients(belief, xi),
+        index=index,
+        is_linear=is_linear,
+    )
+
+
+# Three states, two actions, M = 2; the last column is the mean.
+ONLINE = jnp.array([
+    [[1.0, 0.0, 2.0], [0.5, -1.0, 3.0]],
+    [[1.0, 0.0, 4.0], [0.0, 2.0, 3.0]],
+    [[0.0, 0.0, 0.0], [0.0, 0.0, 0.0]],
+])
+TARGET = jnp.array([
+    [[0.0, 0.0, 0.0], [0.0, 0.0, 0.0]],
+    [[0.0, 1.0, 1.0], [1.0, 1.0, 5.0]],
+    [[0.0, 0.0, 0.0], [0.0, 0.0, 0.0]],
+])
+NO_PRIOR = jnp.zeros((2, 3))
+TRANSITION = types.Transition(
+    o_tm1=jnp.array(0),
+    a_tm1=jnp.array(1),
+    r_t=jnp.array(0.5),
+    discount_t=jnp.array(0.9),
+    o_t=jnp.array(1),
+    z_t=jnp.array([2.0, -1.0]),
+)
+
+
+def table_loss(loss_indices=None, target_indices=None, index="gaussian", is_linear=True, **kwargs):
+    """The loss of TRANSITION under ONLINE and TARGET with given indices."""
+    network = make_table_network(indices.make(index, 2), is_linear)
+    loss = losses.make_td_loss(network, **kwargs)
+    noise = losses.LossNoise(*(None if x is None else jnp.array(x) for x in (loss_indices, target_indices)))
+    return loss.apply(ONLINE, TARGET, TRANSITION, NO_PRIOR, NO_PRIOR, noise)
+
+
+# Values by hand. At o_t and index (x, y) the online network has the values (4 + x, 3 + 2 y), the target
+# network (1 + y, 5 + x + y).
+
+
+@pytest.mark.parametrize("double_q, target", [(False, 6.0), (True, 1.0)])
+@pytest.mark.parametrize("index, c", [("gaussian", 1.0), ("sphere", 0.5)])
+def test_exact_loss_by_hand(double_q, target, index, c):
+    # Target index (1, 0): the plain maximum is 6; the online network selects action 0, worth 1.
+    # y = 0.5 + 0.9 * target; mu = 3, m = (0.5, -1), z = (2, -1).
+    value = table_loss(None, [[1.0, 0.0]], index, kind="exact", sigma=0.1, double_q=double_q)
+    spread = (0.1 * 2 - 0.5) ** 2 + (0.1 * -1 + 1) ** 2
+    assert value == pytest.approx((0.5 + 0.9 * target - 3) ** 2 + c * spread, rel=1e-5)
+
+
+@pytest.mark.parametrize("is_linear", [True, False])
+@pytest.mark.parametrize("double_q, target", [(False, 6.0), (True, 1.0)])
+def test_sampled_loss_by_hand(double_q, target, is_linear):
+    loss_indices = [[1.0, 2.0], [-1.0, 0.5]]
+    value = table_loss(
+        loss_indices, [[1.0, 0.0]], is_linear=is_linear, kind="sampled", sigma=0.1, double_q=double_q
+    )
+    # xi^T z is 0 and -2.5; Q is 3 + 0.5 - 2 = 1.5 and 3 - 0.5 - 0.5 = 2.
+    errors = [0.5 + 0.9 * target - 1.5, 0.5 - 0.25 + 0.9 * target - 2]
+    assert value == pytest.approx(np.mean(np.square(errors)), rel=1e-5)
+
+
+@pytest.mark.parametrize("kind", losses.LOSSES)
+@pytest.mark.parametrize("double_q, best", [(False, 5.5), (True, 4.5)])
+def test_optimistic_target_by_hand(kind, double_q, best):
+    # Online (2, 5), (4.5, 3), (3, 4); target (2, 4), (1, 5.5), (1.5, 4.5). Plain maxima: 4, 5.5, 4.5. The
+    # online network selects actions 1, 0, 1, which are worth 4, 1, 4.5.
+    target_indices = [[-2.0, 1.0], [0.5, 0.0], [-1.0, 0.5]]
+    value = table_loss([[0.0, 0.0]], target_indices, kind=kind, num_ois=3, double_q=double_q)
+    spread = 0.5**2 + 1.0 if kind == "exact" else 0.0  # xi = 0 has no share of it
+    assert value == pytest.approx((0.5 + 0.9 * best - 3) ** 2 + spread, rel=1e-5)
+
+
+@pytest.mark.parametrize("double_q", [False, True])
+def test_dependent_target_by_hand(double_q):
+    # Every loss index is its own target index.
+    value = table_loss(
+        [[1.0, 0.0], [0.0, 1.0]], None, kind="sampled", sigma=0.1, target_index="dependent", double_q=double_q
+    )
+    # (1, 0): xi^T z = 2, Q = 3.5, target 6 or, double, 1.  (0, 1): xi^T z = -1, Q = 2, target 6 both ways.
+    errors = [0.5 + 0.2 + 0.9 * (1.0 if double_q else 6.0) - 3.5, 0.5 - 0.1 + 0.9 * 6.0 - 2.0]
+    assert value == pytest.approx(np.mean(np.square(errors)), rel=1e-5)
+
+
+def test_prior_enters_both_sides():
+    network = make_table_network(indices.gaussian(2))
+    loss = losses.make_td_loss(network, double_q=False)
+    prior_tm1, prior_t = jnp.array([[9.0, 9.0, 9.0], [1.0, 2.0, -1.0]]), jnp.full((2, 3), 0.5)
+    noise = losses.LossNoise(None, jnp.array([[1.0, 0.0]]))
+    value = loss.apply(ONLINE, TARGET, TRANSITION, prior_tm1, prior_t, noise)
+    # mu = 3 - 1, m = (0.5 + 1, -1 + 2); the target becomes 6 + 0.5 + 0.5.
+    assert value == pytest.approx((0.5 + 0.9 * 7.0 - 2) ** 2 + 1.5**2 + 1.0, rel=1e-5)
+
+
+# Against rlax
+
+
+@pytest.mark.parametrize("num_actions", [1, 4])
+def test_td_error_equals_rlax(num_actions):
+    rng = np.random.default_rng(num_actions)
+    for _ in range(20):
+        q_tm1, q_t, selector = rng.normal(size=(3, num_actions)).astype(np.float32)
+        a_tm1 = int(rng.integers(num_actions))
+        r_t, discount_t = np.float32(rng.normal()), np.float32(rng.choice([0.0, 0.99]))
+        arguments = (jnp.asarray(q_tm1), a_tm1, r_t, discount_t, jnp.asarray(q_t))
+        plain = losses.td_error(jnp.asarray(q_tm1)[a_tm1], r_t, discount_t, jnp.asarray(q_t)[None])
+        assert plain == pytest.approx(float(rlax.q_learning(*arguments)), abs=1e-6)
+        double = losses.td_error(
+            jnp.asarray(q_tm1)[a_tm1], r_t, discount_t, jnp.asarray(q_t)[None], jnp.asarray(selector)[None]
+        )
+        expected = rlax.double_q_learning(*arguments, jnp.asarray(selector))
+        assert double == pytest.approx(float(expected), abs=1e-6)
+
+
+@pytest.mark.parametrize("n", [1, 3, 5])
+def test_n_step_transitions_reach_rlax_returns(n):
+    # With discount_t = gamma^n and r_t the discounted sum of rewards the target is the n-step return.
+    gamma, length, terminal = 0.9, 9, 6  # the episode ends with the reward number `terminal`
+    rng = np.random.default_rng(0)
+    rewards = rng.normal(size=length).astype(np.float32)
+    continues = np.ones(length, np.float32)
+    continues[terminal] = 0.0
+    table = jnp.asarray(rng.normal(size=(length + 1, 2, 3)).astype(np.float32))  # a new state per step
+    xi = jnp.array([0.3, -0.7])
+    state_values = np.asarray(table[..., -1] + table[..., :-1] @ xi).max(axis=1)
+    returns = rlax.n_step_bootstrapped_returns(
+        jnp.asarray(rewards), jnp.asarray(gamma * continues), jnp.asarray(state_values[1:]), n
+    )
+    loss = losses.make_td_loss(make_table_network(indices.gaussian(2)), kind="sampled", double_q=False)
+    zero = jnp.zeros_like(table)
+    noise = losses.LossNoise(jnp.zeros((1, 2)), xi[None])
+    for t in range(length - n + 1):
+        alive = np.concatenate([[1.0], np.cumprod(continues[t : t + n])])
+        transition = types.Transition(
+            o_tm1=jnp.array(t),
+            a_tm1=jnp.array(0),
+            r_t=jnp.float32(np.sum(gamma ** np.arange(n) * alive[:-1] * rewards[t : t + n])),
+            discount_t=jnp.float32(gamma**n * alive[-1]),
+            o_t=jnp.array(t + n),
+            z_t=jnp.zeros(2),
+        )
+        value = loss.apply(zero, table, transition, NO_PRIOR, NO_PRIOR, noise)
+        assert value == pytest.approx(float(returns[t]) ** 2, rel=1e-4, abs=1e-6), t
+
+
+# Exact against sampled
+
+
+@pytest.mark.parametrize("index", ["gaussian", "sphere", "scaled_sphere", "cube", "unit_cube"])
+@pytest.mark.parametrize("double_q, num_ois", [(True, 1), (False, 3)])
+def test_exact_loss_is_the_limit_of_the_sampled_one(index, double_q, num_ois):
+    num, dim = 100_000, 3
+    network = epistemic.make_hyper_network(
+        torsos.OneHotMlp(4, (10,)), 2, indices.make(index, dim), jnp.array(0), prior_scale=2.0, num_states=4
+    )
+    variables, target = network.init(jax.random.key(0)), network.init(jax.random.key(1)).params
+    transition = TRANSITION._replace(z_t=jnp.array([1.0, -0.5, 2.0]))
+    priors = [network.prior(variables.prior, o) for o in (transition.o_tm1, transition.o_t)]
+    kwargs = dict(sigma=0.7, num_ois=num_ois, double_q=double_q)
+    exact = losses.make_td_loss(network, kind="exact", **kwargs)
+    sampled = losses.make_td_loss(network, kind="sampled", num_indices=num, **kwargs)
+    noise = jax.tree.map(lambda x: x[0], sampled.draw(jax.random.key(2), 1))
+    assert noise.indices.shape == (num, dim) and noise.target_indices.shape == (num_ois, dim)
+
+    def value_and_gradient(loss, noise):
+        value, gradient = jax.value_and_grad(loss.apply)(variables.params, target, transition, *priors, noise)
+        return jnp.append(flatten_util.ravel_pytree(gradient)[0], value)
+
+    @jax.jit
+    def compute(noise):
+        one_by_one = jax.lax.map(
+            lambda xi: value_and_gradient(sampled, losses.LossNoise(xi[None], noise.target_indices)),
+            noise.indices, batch_size=5_000,
+        )
+        expected = value_and_gradient(exact, losses.LossNoise(None, noise.target_indices))
+        return expected, value_and_gradient(sampled, noise), one_by_one
+
+    expected, average, one_by_one = (np.asarray(x, np.float64) for x in compute(noise))
+    # The average over the N indices is what the sampled loss says it is.
+    np.testing.assert_allclose(average, one_by_one.mean(axis=0), rtol=1e-3, atol=1e-3)
+    # 5 standard errors of the average, entry by entry; 1e-4 for the rounding where there is no noise.
+    tolerance = 5 * one_by_one.std(axis=0) / np.sqrt(num) + 1e-4
+    np.testing.assert_array_less(np.abs(one_by_one.mean(axis=0) - expected), tolerance)
+    # The comparison is sharp enough to see a wrong second moment: the loss is known to 3 %, and the spread,
+    # which is all that depends on the second moment, to 10 %.
+    assert tolerance[-1] < 0.03 * expected[-1]
+    belief = network.belief(variables, transition.o_tm1)[transition.a_tm1]
+    spread = network.index.second_moment * np.sum((0.7 * transition.z_t - belief[:-1]) ** 2)
+    assert spread > 10 * tolerance[-1]
+    assert np.linalg.norm(expected[:-1]) > 10 * np.linalg.norm(tolerance[:-1])
+
+
+# Draws
+
+
+@pytest.mark.parametrize("kind, loss_shape", [("exact", None), ("sampled", (6, 20, 2))])
+@pytest.mark.parametrize("num_ois", [1, 3])
+def test_noise_of_a_batch(kind, loss_shape, num_ois):
+    network = make_table_network(indices.gaussian(2))
+    key = jax.random.key(0)
+    own, shared = (
+        losses.make_td_loss(network, kind=kind, num_ois=num_ois, target_index=target_index).draw(key, 6)
+        for target_index in ("transition", "shared")
+    )
+    for noise in (own, shared):
+        assert (None if noise.indices is None else noise.indices.shape) == loss_shape
+        assert noise.target_indices.shape == (6, num_ois, 2)
+    assert len(np.unique(np.asarray(own.target_indices), axis=0)) == 6
+    assert len(np.unique(np.asarray(shared.target_indices), axis=0)) == 1
+    assert len(np.unique(np.asarray(shared.target_indices[0]), axis=0)) == num_ois
+    if kind == "sampled":
+        assert len(np.unique(np.asarray(own.indices).reshape(-1, 2), axis=0)) == 6 * 20
+        dependent = losses.make_td_loss(network, kind=kind, target_index="dependent").draw(key, 6)
+        assert dependent.target_indices is None
+        np.testing.assert_array_equal(dependent.indices, own.indices)
+
+
+# Regulariser
+
+
+def test_prior_regularization_by_hand():
+    loss = losses.make_td_loss(make_table_network(indices.gaussian(2)))
+    assert loss.regularizer is None
+    assert losses.with_prior_regularization(loss, 0.0).regularizer is None
+    regularizer = losses.with_prior_regularization(loss, 0.3).regularizer
+    params = {"a": jnp.array([[1.0, -2.0], [0.0, 3.0]]), "b": {"c": jnp.array([0.5])}}
+    # |theta|^2 = 1 + 4 + 9 + 0.25
+    assert regularizer(params, jnp.array(50)) == pytest.approx(0.3 / 50 * 14.25, rel=1e-6)
+    gradient = jax.grad(regularizer)(params, jnp.array(50))
+    np.testing.assert_allclose(gradient["a"], 2 * 0.3 / 50 * params["a"], rtol=1e-6)
+
+
+# Gradients
+
+
+@pytest.mark.parametrize("kind", losses.LOSSES)
+@pytest.mark.parametrize("double_q", [False, True])
+def test_only_the_value_of_the_action_taken_gets_a_gradient(kind, double_q):
+    network = make_table_network(indices.gaussian(2))
+    loss = losses.make_td_loss(network, kind=kind, sigma=0.1, double_q=double_q)
+    noise = losses.LossNoise(jnp.array([[1.0, 2.0]]) if kind == "sampled" else None, jnp.array([[1.0, 0.0]]))
+    online, target, prior_t = jax.grad(loss.apply, (0, 1, 4))(
+        ONLINE, TARGET, TRANSITION, NO_PRIOR, NO_PRIOR, noise
+    )
+    np.testing.assert_array_equal(target, jnp.zeros_like(TARGET))
+    np.testing.assert_array_equal(prior_t, NO_PRIOR)
+    # Semi-gradient by hand: y = 0.5 + 0.9 * (1 or 6) is a constant.
+    y = 0.5 + 0.9 * (1.0 if double_q else 6.0)
+    expected = np.zeros(ONLINE.shape)
+    if kind == "exact":  # (y - mu)^2 + |sigma z - m|^2
+        expected[0, 1] = [-2 * (0.2 - 0.5), -2 * (-0.1 + 1.0), -2 * (y - 3)]
+    else:  # (y + 0 - 1.5)^2 at xi = (1, 2)
+        expected[0, 1] = -2 * (y - 1.5) * np.array([1.0, 2.0, 1.0])
+    np.testing.assert_allclose(online, expected, rtol=1e-5, atol=1e-6)
+
+
+# Errors
+
+
+@pytest.mark.parametrize(
+    "kwargs, index, is_linear, message",
+    [
+        (dict(kind="mean"), "gaussian", True, "unknown loss 'mean'; choose one of exact, sampled"),
+        (dict(target_index="none"), "gaussian", True, "unknown target_index 'none'.*transition, shared, dep"),
+        (dict(target_index="dependent"), "gaussian", True, "use loss=sampled with target_index=dependent"),
+        (dict(kind="exact"), "coordinate", True, "zero mean.*not 'coordinate': use loss=sampled"),
+        (dict(kind="exact"), "bernoulli_mask", True, "not 'bernoulli_mask': use loss=sampled"),
+        (dict(kind="exact"), "gaussian", False, "linear in its index.*use loss=sampled"),
+        (dict(kind="sampled", target_index="dependent", num_ois=2), "gaussian", True, "use num_ois=1"),
+    ],
+)
+def test_invalid_combinations(kwargs, index, is_linear, message):
+    with pytest.raises(ValueError, match=message):
+        losses.make_td_loss(make_table_network(indices.make(index, 2), is_linear), **kwargs)

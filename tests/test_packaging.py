@@ -1,0 +1,137 @@
+"""What setup.py promises: its bounds, the lock, and a core that imports without the extras."""
+
+import ast
+import os
+import pathlib
+import runpy
+import subprocess
+import sys
+import types
+
+from packaging import requirements
+from packaging import utils
+from packaging import version
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+PACKAGE = ROOT / "hyperagent_jax"
+MODULES = sorted(PACKAGE.rglob("*.py"))
+
+# Modules of the extras, which the core must do without.
+OPTIONAL = ("bsuite", "envpool", "gymnasium", "matplotlib", "pandas", "ray")
+
+
+@pytest.fixture(scope="module")
+def setup_arguments():
+    """What setup.py passes to setuptools, which need not be installed."""
+    arguments = {}
+    stub = types.ModuleType("setuptools")
+    stub.setup = arguments.update
+    stub.find_packages = lambda include: include
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "setuptools", stub)
+        runpy.run_path(str(ROOT / "setup.py"))
+    return arguments
+
+
+@pytest.fixture(scope="module")
+def lock():
+    """Package names and versions of requirements.txt."""
+    pinned = {}
+    for line in (ROOT / "requirements.txt").read_text(encoding="utf-8").splitlines():
+        if line.strip() and not line.lstrip().startswith("#"):
+            requirement = requirements.Requirement(line)
+            (specifier,) = requirement.specifier
+            assert specifier.operator == "==" and requirement.url is None
+            pinned[utils.canonicalize_name(requirement.name)] = version.Version(specifier.version)
+    return pinned
+
+
+def all_requirements(arguments):
+    lines = [*arguments["install_requires"], *sum(arguments["extras_require"].values(), [])]
+    return [requirements.Requirement(line) for line in lines]
+
+
+def imported(path, *, inside_functions):
+    """Names of the packages that a file imports; without `inside_functions`, on being imported itself."""
+    names, nodes = set(), [ast.parse(path.read_text(encoding="utf-8"))]
+    while nodes:
+        node = nodes.pop()
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not inside_functions:
+            continue
+        if isinstance(node, ast.Import):
+            names.update(alias.name.split(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            names.add(node.module.split(".")[0])
+        nodes.extend(ast.iter_child_nodes(node))
+    return names
+
+
+def core_modules():
+    """Names of all modules but the analysis and those that exist to wrap an optional package."""
+    for path in MODULES:
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        if "analysis" not in parts and imported(path, inside_functions=False).isdisjoint(OPTIONAL):
+            yield ".".join(parts).removesuffix(".__init__")
+
+
+def test_version_is_that_of_the_package(setup_arguments):
+    import hyperagent_jax
+
+    assert setup_arguments["version"] == hyperagent_jax.__version__
+    assert str(version.Version(setup_arguments["version"])) == setup_arguments["version"]
+
+
+def test_requirements_have_a_lower_bound(setup_arguments):
+    for requirement in all_requirements(setup_arguments):
+        assert ">=" in {specifier.operator for specifier in requirement.specifier}, requirement
+
+
+def test_core_requirements_have_a_cap(setup_arguments):
+    for line in setup_arguments["install_requires"]:
+        operators = {specifier.operator for specifier in requirements.Requirement(line).specifier}
+        assert operators == {">=", "<"}, line
+
+
+def test_extras_stay_out_of_the_core(setup_arguments):
+    core = {requirements.Requirement(line).name for line in setup_arguments["install_requires"]}
+    assert core.isdisjoint(OPTIONAL)
+
+
+def test_dev_extra_holds_all_others(setup_arguments):
+    extras = setup_arguments["extras_require"]
+    assert set(extras) == {"bsuite", "atari", "sweep", "dev"}
+    for lines in extras.values():
+        assert set(lines) <= set(extras["dev"])
+
+
+def test_lock_satisfies_every_bound(setup_arguments, lock):
+    for requirement in all_requirements(setup_arguments):
+        pinned = lock[utils.canonicalize_name(requirement.name)]
+        assert requirement.specifier.contains(pinned, prereleases=True), (requirement, pinned)
+
+
+def test_lock_names_no_host_and_no_folder():
+    text = (ROOT / "requirements.txt").read_text(encoding="utf-8")
+    assert "://" not in text and " /" not in text and "--index-url" not in text
+
+
+def test_core_imports_without_the_extras():
+    names = list(core_modules())
+    assert {"hyperagent_jax", "hyperagent_jax.learner", "hyperagent_jax.runners"} <= set(names)
+    block = f"import sys; sys.modules.update(dict.fromkeys({OPTIONAL!r}))"
+    code = "\n".join([block, *(f"import {name}" for name in names)])
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("name", ["bsuite", "envpool", "ray"])
+def test_optional_package_is_imported_in_one_module_at_most(name):
+    importers = [str(path) for path in MODULES if name in imported(path, inside_functions=True)]
+    assert len(importers) <= 1, importers

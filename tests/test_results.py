@@ -1,0 +1,67 @@
+"""The files of a run."""
+
+import json
+
+import pytest
+
+from hyperagent_jax import errors
+from hyperagent_jax import results
+
+FIELDS = ("seed", "score")
+
+
+def _open(path, identity=None, resume=False, overwrite=False):
+    return results.RunDirectory(path, identity or {"config": {"a": 1}}, resume=resume, overwrite=overwrite)
+
+
+def test_rows_survive_a_torn_last_line(tmp_path):
+    directory = _open(tmp_path)
+    for seed in range(3):
+        directory.add("results", FIELDS, {"seed": seed, "score": seed * 0.5})
+    with open(tmp_path / "results.csv", "a") as f:
+        f.write("3,1.")  # killed while writing
+    assert [row["seed"] for row in directory.rows("results")] == ["0", "1", "2"]
+    directory.keep("results", FIELDS, lambda row: row["seed"] != "1")
+    assert (tmp_path / "results.csv").read_text() == "seed,score\n0,0.0\n2,1.0\n"
+
+
+def test_config_records_where_results_come_from(tmp_path):
+    _open(tmp_path)
+    record = json.loads((tmp_path / "config.json").read_text())
+    assert record["identity"] == {"config": {"a": 1}}
+    assert record["versions"]["jax"] and record["commit"] and record["command"]
+
+
+def test_results_of_another_configuration_are_safe(tmp_path):
+    directory = _open(tmp_path)
+    directory.add("results", FIELDS, {"seed": 0, "score": 1})
+    before = (tmp_path / "results.csv").read_bytes()
+    with pytest.raises(errors.UserError, match="already holds a run"):
+        _open(tmp_path)
+    with pytest.raises(errors.UserError, match="a was 1, is now 2"):
+        _open(tmp_path, {"config": {"a": 2}}, resume=True)
+    assert (tmp_path / "results.csv").read_bytes() == before
+    assert len(_open(tmp_path, resume=True).rows("results")) == 1
+    assert _open(tmp_path, {"config": {"a": 2}}, overwrite=True).rows("results") == []
+
+
+def test_a_run_that_left_nothing_does_not_block_the_folder(tmp_path):
+    _open(tmp_path)
+    _open(tmp_path, {"config": {"a": 2}})
+    assert json.loads((tmp_path / "config.json").read_text())["identity"]["config"] == {"a": 2}
+
+
+def test_damaged_files_are_one_clear_line(tmp_path):
+    directory = _open(tmp_path)
+    (tmp_path / "results.csv").write_text("seed,score\n0\n1,2\n")
+    with pytest.raises(errors.UserError, match="results.csv is damaged"):
+        directory.rows("results")
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(errors.UserError, match="config.json is damaged"):
+        _open(tmp_path, resume=True)
+
+
+def test_a_folder_that_cannot_be_made_is_one_clear_line(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(errors.UserError, match="cannot write to --logdir"):
+        _open(tmp_path / "file" / "folder")
