@@ -58,7 +58,7 @@ def test_sigterm_lets_tasks_save(num_workers):
 
     def on_event(event):
         seen.append(event)
-        if seen.count("started") == num_workers:
+        if seen == ["started"] * num_workers:
             threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGTERM)).start()
 
     assert not workers.run_tasks(_wait_for_stop, [0, 1], num_workers, on_event)

@@ -1,0 +1,105 @@
+"""The script as a user runs it."""
+
+import csv
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+SCRIPT = pathlib.Path(__file__).parent.parent / "experiments" / "run_deepsea.py"
+SMALL = ["--hidden_sizes=16,16", "--batch_size=32", "--eval_episodes=10", "--noprogress"]
+
+
+def _command(*arguments):
+    return [sys.executable, str(SCRIPT), *arguments]
+
+
+def _run(*arguments):
+    return subprocess.run(_command(*arguments), capture_output=True, text=True, timeout=300, check=False)
+
+
+def _rows(path):
+    with open(path) as f:
+        return list(csv.DictReader(f))
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["--size=0"], "--size must be at least 1, got 0"),
+        (["--agent=nobody"], "unknown agent 'nobody'; choose one of hyperagent"),
+        (["--colour=red"], "Unknown command line flag 'colour'"),
+        (["--sigma=much"], "flag --sigma=much: could not convert string to float"),
+        (["--loss=exact", "--target_index=dependent"], "use loss=sampled with target_index=dependent"),
+        (["--logdir=/proc/nowhere"], "cannot write to --logdir=/proc/nowhere"),
+        (["20"], "unexpected argument '20'"),
+    ],
+)
+def test_bad_input_is_one_clear_line(arguments, message, tmp_path):
+    if not any(argument.startswith("--logdir") for argument in arguments):
+        arguments = [*arguments, f"--logdir={tmp_path / 'run'}"]
+    done = _run(*arguments)
+    assert done.returncode == 2
+    lines = done.stderr.strip().splitlines()
+    assert len(lines) == 1 and lines[0].startswith("error: ") and message in lines[0]
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_writes_its_results_and_protects_them(tmp_path):
+    arguments = ["--size=4", "--max_episodes=600", f"--logdir={tmp_path}", *SMALL]
+    done = _run(*arguments)
+    assert done.returncode == 0, done.stderr
+    (row,) = _rows(tmp_path / "results.csv")
+    assert (row["agent"], row["size"], row["seed"], row["solved"]) == ("hyperagent", "4", "0", "True")
+    assert f"solved in {row['episodes_to_learn']} episodes" in done.stdout
+    record = json.loads((tmp_path / "config.json").read_text())
+    assert record["identity"]["config"]["hidden_sizes"] == [16, 16]
+    assert (tmp_path / "deepsea.png").stat().st_size > 10_000
+    curve = _rows(tmp_path / "curve.csv")
+    assert int(curve[-1]["interactions"]) == int(row["interactions"])
+
+    before = (tmp_path / "results.csv").read_bytes()
+    refused = _run(*arguments)
+    assert refused.returncode == 2 and "already holds a run" in refused.stderr
+    other = _run(*arguments, "--resume", "--sigma=0.5")
+    assert other.returncode == 2 and "sigma was 0.0001, is now 0.5" in other.stderr
+    again = _run(*arguments, "--resume")
+    assert again.returncode == 0 and "[already there]" in again.stdout
+    assert (tmp_path / "results.csv").read_bytes() == before
+
+
+def test_killed_and_resumed_equals_unbroken(tmp_path):
+    """kill -9 of everything in the middle; the same command with --resume ends in the same rows."""
+    arguments = ["--size=6", "--num_seeds=2", "--num_workers=2", "--max_episodes=4000", "--solved_return=2"]
+    unbroken, broken = tmp_path / "unbroken", tmp_path / "broken"
+    done = _run(*arguments, f"--logdir={unbroken}", *SMALL)
+    assert done.returncode == 0, done.stderr
+
+    resumed = [*arguments, f"--logdir={broken}", "--checkpoint_seconds=0", "--resume", *SMALL]
+    process = subprocess.Popen(_command(*resumed), stdout=subprocess.DEVNULL, start_new_session=True)
+    deadline = time.monotonic() + 200
+    while time.monotonic() < deadline:
+        if (broken / "curve.csv").exists() and len(_rows(broken / "curve.csv")) >= 6:
+            break
+        time.sleep(0.02)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    assert 6 <= len(_rows(broken / "curve.csv")) < 48
+    assert list((broken / "checkpoints").glob("seed_*.npz"))
+    done = _run(*resumed)
+    assert done.returncode == 0, done.stderr
+
+    def sorted_rows(folder, name, fields):
+        return sorted([row[field] for field in fields] for row in _rows(folder / name))
+
+    result_fields = ["seed", "solved", "episodes_to_learn", "interactions", "final_return"]
+    assert sorted_rows(broken, "results.csv", result_fields) == sorted_rows(
+        unbroken, "results.csv", result_fields
+    )
+    curve_fields = ["seed", "interactions", "episodes", "train_return", "eval_return", "loss"]
+    assert sorted_rows(broken, "curve.csv", curve_fields) == sorted_rows(unbroken, "curve.csv", curve_fields)
