@@ -4,8 +4,7 @@ On a CPU small networks run fastest on one thread each (see BUILD_NOTES.md), so 
 processes there. On an accelerator one process with vmapped seeds is the better choice.
 """
 
-from collections.abc import Callable
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 import multiprocessing
 import queue as queue_lib
 import signal
