@@ -18,7 +18,7 @@ help:  ## List the targets
 	@echo "usage: make <target>"
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup: $(STAMP)  ## Make .venv with the versions of requirements.txt (every target does that first)
+setup: $(STAMP)  ## Make .venv with the versions of requirements.txt (targets that need it do so first)
 
 deepsea: $(STAMP)  ## Solve DeepSea 20 with one seed; DEEPSEA_FLAGS="--size=10 ..." replaces the flags
 	$(BIN)/python experiments/run_deepsea.py $(DEEPSEA_FLAGS)

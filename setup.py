@@ -62,7 +62,7 @@ setuptools.setup(
     long_description_content_type="text/markdown",
     python_requires=">=3.11",
     packages=setuptools.find_packages(include=["hyperagent_jax", "hyperagent_jax.*"]),
-    package_data={"": ["*.csv", "*.json"]},
+    package_data={"hyperagent_jax": ["**/*.csv", "**/*.json"]},
     install_requires=INSTALL_REQUIRES,
     extras_require=EXTRAS_REQUIRE,
 )

@@ -9,6 +9,8 @@ import sys
 # before jax is imported; set NPROC yourself to overrule it.
 os.environ.setdefault("NPROC", "1")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+# A clone's scripts run that clone, installed or not.
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 
 from absl import app  # noqa: E402
 from absl import flags  # noqa: E402

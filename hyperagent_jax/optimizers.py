@@ -36,6 +36,11 @@ class LazyAdam(Adam):
     update does not grow with the number of states.
     """
 
+    @property
+    def is_accurate(self) -> bool:
+        """Whether the rules of `coasting_rules` are made for these decay rates."""
+        return 0 < self.b1 <= 0.9 and 0.99 <= self.b2 < 1
+
 
 # Beyond this many updates without gradient the momentum has decayed to nothing (0.9 ** 256 = 2e-12).
 _MAX_AGE = 256
@@ -92,7 +97,11 @@ class RowAdvance:
     the very first updates, when the corrections of the bias still change quickly).
     """
 
-    def __init__(self, adam: Adam):
+    def __init__(self, adam: LazyAdam):
+        if not adam.is_accurate:
+            raise ValueError(
+                f"LazyAdam needs 0 < b1 <= 0.9 and 0.99 <= b2 < 1, got {adam.b1} and {adam.b2}: use Adam"
+            )
         self._adam = adam
         self._rules = coasting_rules(adam.b1, adam.b2)
 

@@ -89,15 +89,16 @@ def make_optimizer(
     config: Config, spec: types.EnvironmentSpec, loss: losses.Loss
 ) -> optax.GradientTransformation | optimizers.LazyAdam:
     """The optimiser that `config.optimizer` names."""
+    constants = (config.learning_rate, config.adam_b1, config.adam_b2, config.adam_eps, config.max_grad_norm)
+    adam, lazy_adam = optimizers.Adam(*constants), optimizers.LazyAdam(*constants)
     name = config.optimizer
     if name == "auto":
         many = spec.num_states is not None and spec.num_states >= 1024
-        name = "lazy_adam" if many and loss.regularizer is None else "adam"
-    constants = (config.learning_rate, config.adam_b1, config.adam_b2, config.adam_eps, config.max_grad_norm)
+        name = "lazy_adam" if many and loss.regularizer is None and lazy_adam.is_accurate else "adam"
     if name == "adam":
-        return optimizers.Adam(*constants).transformation()
+        return adam.transformation()
     if name == "lazy_adam":
         if spec.num_states is None:
             raise ValueError("optimizer=lazy_adam needs integer observations: use optimizer=adam")
-        return optimizers.LazyAdam(*constants)
+        return lazy_adam
     raise ValueError(f"unknown optimizer {name!r}; choose one of auto, adam, lazy_adam")

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 import dataclasses
+import functools
 import pathlib
 import time
 from typing import Any, NamedTuple
@@ -83,6 +84,10 @@ class Task:
     checkpoint: str | None = None
     checkpoint_seconds: float = 60.0
 
+    def mapping_seed(self, seed: int) -> int:
+        """Seed of the action mapping of a seed's environment."""
+        return seed if self.protocol.mapping_seed is None else self.protocol.mapping_seed
+
     def identity(self) -> dict[str, Any]:
         """What a checkpoint of this task must have been made with."""
         return {
@@ -118,51 +123,6 @@ def count_params(agent: agents.Agent) -> int:
     return sum(leaf.size for leaf in jax.tree.leaves(params))
 
 
-def num_bytes(task: Task) -> dict[str, int]:
-    """Memory the task's state will take, before any of it is allocated."""
-    environment, agent = make(task)
-    states = jax.eval_shape(_initial_states(task, environment, agent, _make_runner(task, environment, agent)))
-    def size(tree):
-        return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
-    plain = states._replace(key=jax.eval_shape(jax.random.key_data, states.key))
-    return {"replay": size(plain.replay), "total": size(plain)}
-
-
-def _mapping(task: Task, seed: int) -> np.ndarray:
-    own = task.protocol.mapping_seed is None
-    return deep_sea.action_mapping(task.protocol.size, seed if own else task.protocol.mapping_seed)
-
-
-def _make_runner(task: Task, environment, agent) -> scan.Runner:
-    if task.runner == "scan":
-        return scan.make_runner(agent, environment)
-    seed, protocol = task.seeds[0], task.protocol
-    python_environment = bsuite_adapter.make_deep_sea(
-        protocol.size,
-        deterministic=not protocol.stochastic,
-        seed=seed,
-        mapping_seed=seed if protocol.mapping_seed is None else protocol.mapping_seed,
-    )
-    return loop.make_runner(agent, python_environment, lambda observation: np.int32(observation.argmax()))
-
-
-def _initial_states(task: Task, environment, agent, runner) -> Callable[[], core_lib.SeedState]:
-    mappings = np.stack([_mapping(task, seed) for seed in task.seeds])
-    seeds = np.array(task.seeds, np.uint32)
-
-    def init():
-        def one(seed, mapping):
-            state = runner.init(jax.random.key(seed), deep_sea.initial_state(mapping))
-            # The Python environment has no state here, but evaluation needs the mapping.
-            return state._replace(environment=deep_sea.initial_state(mapping))
-
-        if task.runner == "loop":
-            return jax.tree.map(lambda x: x[None], one(seeds[0], mappings[0]))
-        return jax.vmap(one)(seeds, mappings)
-
-    return init
-
-
 class Program(NamedTuple):
     """A task, compiled.
 
@@ -180,32 +140,90 @@ class Program(NamedTuple):
 
 def compile_program(task: Task) -> Program:
     """Compiles a task; `advance` trains for some steps and then evaluates."""
+    seeds = np.array(task.seeds, np.uint32)
+    mappings = np.stack([deep_sea.action_mapping(task.protocol.size, task.mapping_seed(s)) for s in task.seeds])
+    if task.runner == "scan":
+        agent, init, advance = compile_scan(task.agent, task.config, task.protocol, len(task.seeds))
+        return Program(agent, lambda: init(seeds, mappings), advance)
+
     environment, agent = make(task)
-    runner = _make_runner(task, environment, agent)
+    python_environment = bsuite_adapter.make_deep_sea(
+        task.protocol.size,
+        deterministic=not task.protocol.stochastic,
+        seed=task.seeds[0],
+        mapping_seed=task.mapping_seed(task.seeds[0]),
+    )
+    runner = loop.make_runner(agent, python_environment, lambda observation: np.int32(observation.argmax()))
+    evaluate_all = jax.jit(_make_evaluate_all(task.protocol, agent, environment))
+
+    def init_loop():
+        state = runner.init(jax.random.key(seeds[0]))
+        # The Python environment keeps its own state; the evaluation needs the mapping.
+        state = state._replace(environment=deep_sea.initial_state(mappings[0]))
+        return jax.tree.map(lambda x: x[None], state)
+
+    def advance_loop(states, start, num_steps):
+        states, metrics = runner.run(states, start, num_steps)
+        return states, metrics, evaluate_all(states, start + num_steps)
+
+    return Program(agent, init_loop, advance_loop)
+
+
+def _make_evaluate_all(protocol: Protocol, agent: agents.Agent, environment):
+    """Makes a function of (states, steps) to the average evaluation return of every seed."""
     evaluator = evaluate.make_evaluator(
-        agent, environment, num_episodes=task.protocol.eval_episodes, max_steps=task.protocol.size
+        agent, environment, num_episodes=protocol.eval_episodes, max_steps=protocol.size
     )
 
     def evaluate_seed(state, steps):
         key = types.fold_in_tag(jax.random.fold_in(state.key, steps), "evaluation")
         return jnp.mean(evaluator(agent.learner.variables(state.learner), state.environment, key))
 
-    def evaluate_all(states, steps):
-        return jax.vmap(evaluate_seed, (0, None))(states, steps)
+    return jax.vmap(evaluate_seed, (0, None))
 
-    init = _initial_states(task, environment, agent, runner)
-    if task.runner == "loop":  # Python steps the environment: only the parts are jitted
-        evaluate_all = jax.jit(evaluate_all)
+
+def _scan_functions(agent: agents.Agent, environment, protocol: Protocol):
+    """The functions init(seeds, mappings) and advance(states, start, num_steps), not yet compiled."""
+    runner = scan.make_runner(agent, environment)
+    evaluate_all = _make_evaluate_all(protocol, agent, environment)
+
+    def init(seeds, mappings):
+        return jax.vmap(lambda s, m: runner.init(jax.random.key(s), deep_sea.initial_state(m)))(seeds, mappings)
 
     def advance(states, start, num_steps):
         states, metrics = runner.run(states, start, num_steps)
         return states, metrics, evaluate_all(states, start + num_steps)
 
-    if task.runner == "loop":
-        return Program(agent, init, advance)
-    counter = jax.ShapeDtypeStruct((), jnp.int32)
-    compiled = jax.jit(advance, donate_argnums=0).lower(jax.eval_shape(init), counter, counter).compile()
-    return Program(agent, jax.jit(init), compiled)
+    return init, advance
+
+
+def _init_shapes(size: int, num_seeds: int):
+    shape = jax.ShapeDtypeStruct
+    return shape((num_seeds,), jnp.uint32), shape((num_seeds, size, size), jnp.int32)
+
+
+@functools.lru_cache(maxsize=4)
+def compile_scan(agent_name: str, config: Any, protocol: Protocol, num_seeds: int):
+    """Compiles the scan runner; one program serves all groups of as many seeds."""
+    environment, agent = make(Task(agent_name, config, protocol, (0,)))
+    init, advance = _scan_functions(agent, environment, protocol)
+    shapes, counter = _init_shapes(protocol.size, num_seeds), jax.ShapeDtypeStruct((), jnp.int32)
+    states = jax.eval_shape(init, *shapes)
+    compiled = jax.jit(advance, donate_argnums=0).lower(states, counter, counter).compile()
+    return agent, jax.jit(init), compiled
+
+
+def num_bytes(task: Task) -> dict[str, int]:
+    """Memory the task's state will take, before any of it is allocated."""
+    environment, agent = make(task)
+    init, _ = _scan_functions(agent, environment, task.protocol)
+    states = jax.eval_shape(init, *_init_shapes(task.protocol.size, len(task.seeds)))
+    states = states._replace(key=jax.eval_shape(jax.random.key_data, states.key))
+
+    def size(tree):
+        return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
+
+    return {"replay": size(states.replay), "total": size(states)}
 
 
 def run_task(task: Task, report: Callable[[Any], None], should_stop: Callable[[], bool]) -> None:
