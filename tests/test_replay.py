@@ -98,15 +98,6 @@ def test_vmapped_rings_are_apart():
         assert set(identify(jax.tree.map(lambda x, seed=seed: x[seed], items))) == expected
 
 
-@pytest.mark.parametrize("capacity", [1, 7, 1000])
-def test_num_bytes_is_what_the_storage_takes(capacity):
-    storage = ring_lib.make_ring(capacity).init(make_item(0)).storage
-    real = sum(leaf.nbytes for leaf in jax.tree.leaves(storage))
-    assert ring_lib.num_bytes(make_item(0), capacity) == real == capacity * 9 * 4
-    pixels = {"frame": jnp.zeros((84, 84), jnp.uint8), "flag": jnp.zeros((), bool)}
-    assert ring_lib.num_bytes(pixels, capacity) == capacity * (84 * 84 + 1)
-
-
 def test_types_are_kept():
     state = ring_lib.make_ring(2).init({"frame": jnp.zeros((2, 3), jnp.uint8), "done": jnp.zeros((), bool)})
     assert state.storage["frame"].dtype == jnp.uint8

@@ -37,13 +37,6 @@ class Ring(NamedTuple):
     size: Callable[[RingState], types.Array]
 
 
-def num_bytes(item: Any, capacity: int) -> int:
-    """Memory that a ring of `capacity` such items will take."""
-    return sum(
-        capacity * leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(jax.eval_shape(lambda: item))
-    )
-
-
 def make_ring(capacity: int) -> Ring:
     """Makes a ring buffer for `capacity` items."""
     if capacity < 1:
