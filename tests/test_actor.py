@@ -7,6 +7,7 @@ import pytest
 
 from hyperagent_jax import actor as actor_lib
 from hyperagent_jax import indices
+from hyperagent_jax import prng
 
 INDEX = indices.gaussian(3)
 NUM_ACTIONS = 4
@@ -21,7 +22,7 @@ def follow(actor, is_first, num_ois=1, seed=0):
         current = actor.next_indices(current, first, noise)
         return current, (current, noise.indices)
 
-    keys = jax.random.split(jax.random.key(seed), len(is_first))
+    keys = jax.random.split(prng.hash_key(jax.random.key(seed)), len(is_first))
     start = jnp.full((num_ois, INDEX.dim), 7.0)
     _, (used, drawn) = jax.lax.scan(step, start, (jnp.asarray(is_first), keys))
     return np.asarray(used), np.asarray(drawn)
@@ -67,7 +68,7 @@ def test_resample_probability_is_the_frequency_of_new_indices(probability):
 def test_ties_are_broken_uniformly(values, best):
     num_draws = 20_000
     actor = actor_lib.make_actor(INDEX, NUM_ACTIONS)
-    keys = jax.random.split(jax.random.key(1), num_draws)
+    keys = jax.random.split(prng.hash_key(jax.random.key(1)), num_draws)
     actions = jax.vmap(lambda key: actor.select(jnp.array([values]), actor.draw(key)))(keys)
     frequency = np.bincount(actions, minlength=NUM_ACTIONS) / num_draws
     expected = np.isin(np.arange(NUM_ACTIONS), best) / len(best)
@@ -90,7 +91,7 @@ def test_optimism_takes_the_action_with_the_largest_of_all_values():
 
 def test_candidates_follow_the_index_distribution():
     actor = actor_lib.make_actor(indices.sphere(5), NUM_ACTIONS, num_ois=2)
-    noise = jax.vmap(actor.draw)(jax.random.split(jax.random.key(0), 1_000))
+    noise = jax.jit(jax.vmap(actor.draw))(jax.random.split(prng.hash_key(jax.random.key(0)), 1_000))
     np.testing.assert_allclose(np.linalg.norm(noise.indices, axis=-1), 1.0, rtol=1e-6)
     for uniform in (noise.uniform, noise.ties):
         assert np.all((uniform >= 0) & (uniform < 1))

@@ -94,17 +94,17 @@ def test_one_step_is_adam_on_the_mean_loss(beta, max_grad_norm):
     network = make_network()
     loss = losses.make_td_loss(network, sigma=0.1)
     state = initial_state()
-    transitions = make_transitions(np.random.default_rng(0), 5)
+    transitions = make_transitions(np.random.default_rng(0), 3)
     key = make_key(3)
-    noise = loss.draw(key, 5)
+    noise = loss.draw(key, 3)
     params = state.store.online
 
     def mean_loss(online):
         total = 0.0
-        for i in range(5):
+        for i in range(3):
             one, one_noise = jax.tree.map(lambda x, i=i: x[i], (transitions, noise))
             priors = [network.prior(state.prior, o) for o in (one.o_tm1, one.o_t)]
-            total += loss.apply(online, params, one, *priors, one_noise) / 5
+            total += loss.apply(online, params, one, *priors, one_noise) / 3
         return total + beta / 200 * sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(online))
 
     value, gradient = jax.jit(jax.value_and_grad(mean_loss))(params)
@@ -289,7 +289,7 @@ def advance_rows(adam, updated, age):
 
 @pytest.mark.parametrize("updated", [1, 2, 5, 20, 100, 129, 1_000, 50_000])
 def test_row_advance_equals_steps_without_gradient(updated):
-    adam = optimizers.Adam()
+    adam = optimizers.LazyAdam()
     ages = [1, 2, 3, 7, 20, 64, 256, 257, 1_000]
     tolerance = 1e-2 if updated < 100 else 1e-5
     rows = advance_rows(adam, [updated] * len(ages), ages)
@@ -301,23 +301,25 @@ def test_row_advance_equals_steps_without_gradient(updated):
 
 
 def test_row_advance_never_goes_back():
-    rows = advance_rows(optimizers.Adam(), [10, 10], [0, -3])
+    rows = advance_rows(optimizers.LazyAdam(), [10, 10], [0, -3])
     np.testing.assert_array_equal(rows.value, np.zeros((2, len(NU))))
     np.testing.assert_allclose(rows.mu, np.tile(MU, (2, 1)), rtol=1e-6)
     np.testing.assert_allclose(rows.nu, np.tile(NU, (2, 1)), rtol=1e-6)
 
 
-@pytest.mark.parametrize("constants", [dict(b1=0.5), dict(b1=0.0), dict(b1=0.99), dict(b2=0.9)])
-def test_other_decay_rates_are_right_or_refused(constants):
-    # The rules of RowAdvance are cut where 0.9 ** n is nothing; other rates must not be wrong in silence.
+@pytest.mark.parametrize("constants", [dict(b1=0.5), dict(b1=0.01), dict(b2=0.99), dict(b2=0.9999)])
+def test_row_advance_with_other_decay_rates(constants):
     adam = optimizers.LazyAdam(**constants)
     pairs = [(200, 1), (200, 100), (1_000, 30)]
-    try:
-        rows = advance_rows(adam, *zip(*pairs, strict=True))
-    except ValueError:
-        return
+    rows = advance_rows(adam, *zip(*pairs, strict=True))
     for i, (updated, age) in enumerate(pairs):
         moved, _, _ = coast(adam, MU, NU, updated, age)
-        np.testing.assert_allclose(rows.value[i], moved, rtol=1e-2, atol=1e-12, err_msg=str((updated, age)))
-    still = advance_rows(adam, [200], [0])
-    np.testing.assert_allclose(still.mu[0], MU, rtol=1e-6)
+        np.testing.assert_allclose(rows.value[i], moved, rtol=1e-5, err_msg=str((updated, age)))
+
+
+@pytest.mark.parametrize("constants", [dict(b1=0.0), dict(b1=0.99), dict(b2=0.9), dict(b2=1.0)])
+def test_decay_rates_that_would_be_wrong_are_refused(constants):
+    # The rules of RowAdvance end where 0.9 ** n is nothing; with b1 = 0.99 moves would be wrong by a third.
+    network = make_network()
+    with pytest.raises(ValueError, match="LazyAdam needs.*use Adam"):
+        learner_lib.make_learner(network, losses.make_td_loss(network), optimizers.LazyAdam(**constants))

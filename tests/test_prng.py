@@ -86,12 +86,24 @@ def test_first_numbers_of_consecutive_steps_are_independent():
         assert correlation(x[:-lag, 0], x[lag:, 1]) < MAX_CORRELATION * 1.01
 
 
+def test_streams_of_many_keys_never_overlap():
+    # A stream that were a window of one long sequence would meet another one of 50,000 keys somewhere.
+    keys = jax.vmap(jax.random.fold_in, (None, 0))(make_key(), jnp.arange(50_000))
+    words = np.asarray(jax.vmap(lambda key: jax.random.bits(key, (32,)))(keys)).astype(np.uint64)
+    pairs = (words[:, :-1] << np.uint64(32)) | words[:, 1:]
+    # Among so many independent pairs of words the expected number of equal ones is 7e-8.
+    assert len(np.unique(pairs)) == pairs.size
+
+
 def test_neighbouring_seeds_are_independent():
     # Their keys differ in one bit, unlike those that split and fold_in make.
     streams = [normals(prng.hash_key(jax.random.key(seed))) for seed in range(5)]
     for i, x in enumerate(streams):
         for y in streams[:i]:
             assert correlation(x, y) < MAX_CORRELATION
+            for lag in range(1, 5):
+                assert correlation(x[lag:], y[:-lag]) < MAX_CORRELATION * 1.01
+                assert correlation(x[:-lag], y[lag:]) < MAX_CORRELATION * 1.01
 
 
 @pytest.mark.parametrize(
