@@ -147,8 +147,10 @@ def _draw(directory: results.RunDirectory, protocol: deep_sea.Protocol) -> pathl
     maps = None
     if rows:
         seed = min(int(row["seed"]) for row in rows)
-        with np.load(directory.path / "maps" / f"seed_{seed}.npz") as arrays:
-            maps = {**arrays, "seed": seed}
+        file = directory.path / "maps" / f"seed_{seed}.npz"
+        if file.exists():
+            with np.load(file) as arrays:
+                maps = {**arrays, "seed": seed}
     path = directory.path / "deepsea.png"
     kind = "Stochastic DeepSea" if protocol.stochastic else "DeepSea"
     plots.deep_sea_run(

@@ -158,7 +158,7 @@ def lazy_store(adam: optimizers.LazyAdam, target_period: int, params_like: types
         def pair(x):  # every transition brings its own table of two rows: o_tm1 and o_t
             return jnp.stack([x[:batch_size], x[batch_size:]], axis=1)
 
-        written = jax.tree.map(lambda x: x[:batch_size], (rows, target))
+        written = jax.tree.map(lambda x: x[:batch_size], (rows, target, updated))
         axes = join(jax.tree.map(lambda _: None, rest.online), 0)
         first = jnp.zeros(batch_size, jnp.int32)
         local = transitions._replace(o_tm1=first, o_t=first + 1)
@@ -168,7 +168,7 @@ def lazy_store(adam: optimizers.LazyAdam, target_period: int, params_like: types
         )
 
     def write(store, view, gradient, count):
-        rest_view, states, rows, target = view.context
+        rest_view, states, rows, target, updated = view.context
         rest_gradient, row_gradient, _ = _split_rows(gradient)
         # A state may occur more than once in a batch: every occurrence gets the whole gradient of its
         # row, so that all of them write the same thing.
@@ -183,9 +183,10 @@ def lazy_store(adam: optimizers.LazyAdam, target_period: int, params_like: types
         )
         rows = advance.with_gradient(rows, clip * row_gradient, count + 1)
         packed = jnp.stack([rows.value, rows.mu, rows.nu, target], axis=1)
-        return LazyParameters(
-            rest, store.rows.at[states].set(packed), store.updated.at[states].set(count + 1)
-        )
+        # `updated` is never ahead of `count`. The maximum makes the write depend on the read, without which
+        # XLA copies the array in every step of a loop.
+        now = jnp.maximum(updated, count + 1)
+        return LazyParameters(rest, store.rows.at[states].set(packed), store.updated.at[states].set(now))
 
     def params(store, count):
         rows, _, updated = gather(store, jnp.arange(store.rows.shape[0]))

@@ -43,7 +43,7 @@ def deep_sea_run(
     )
     axes[0].set(xlabel="episodes", ylabel="evaluation return", title="Learning curves")
     if len(seeds) <= 10 and seeds:
-        axes[0].legend(fontsize="small", loc="center right")
+        axes[0].legend(fontsize="small", loc="best")
     for axis, name in zip(axes[1:], ("value", "uncertainty"), strict=True):
         if maps is None:
             axis.set_axis_off()
