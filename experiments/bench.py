@@ -28,6 +28,7 @@ flags.DEFINE_list("losses", ["exact", "sampled"], "Losses.")
 flags.DEFINE_integer("steps", 2_000, "Interactions per measurement, all seeds together.", lower_bound=1)
 flags.DEFINE_integer("repeats", 5, "Measurements of each; the fastest counts.", lower_bound=1)
 flags.DEFINE_string("logdir", None, "Folder for bench.csv and config.json; default: only print.")
+flags.DEFINE_bool("overwrite", False, "Delete what is in --logdir first.")
 
 FIELDS = (
     "size", "seeds", "loss", "interactions_per_second", "step_us", "matmul_us", "optimizer_us", "of_limit",
@@ -151,7 +152,7 @@ def main() -> int:
     directory = None
     if FLAGS.logdir:
         identity = {"experiment": "bench", "config": dataclasses.asdict(agents.CONFIGS["hyperagent"]())}
-        directory = results.RunDirectory(FLAGS.logdir, identity, resume=False, overwrite=True)
+        directory = results.RunDirectory(FLAGS.logdir, identity, resume=False, overwrite=FLAGS.overwrite)
     machine = results.provenance()["machine"]
     print(f"{machine['processor']}, one thread of {machine['cores']} cores, jax {jax.__version__}\n")
     print("| " + " | ".join(FIELDS) + " |\n" + "|---" * len(FIELDS) + "|")

@@ -27,10 +27,11 @@ from hyperagent_jax.runners import workers
 FLAGS = flags.FLAGS
 flags.DEFINE_integer("size", 20, "N of the N x N grid.")
 flags.DEFINE_string("agent", "hyperagent", f"The agent: {', '.join(agents.CONFIGS)}.")
-flags.DEFINE_integer("seed", 0, "First seed.", lower_bound=0)
+flags.DEFINE_integer("seed", 0, "First seed.", lower_bound=0, upper_bound=2**31)
 flags.DEFINE_integer("num_seeds", 1, "Number of seeds: seed, seed + 1, ...", lower_bound=1)
 flags.DEFINE_bool("stochastic", False, "bsuite's stochastic DeepSea: right fails with probability 1/N.")
-flags.DEFINE_integer("mapping_seed", None, "Seed of the action mapping; default: the run's seed. bsuite: 42.")
+flags.DEFINE_integer("mapping_seed", None, "Seed of the action mapping; default: the run's seed. bsuite: 42.",
+                     lower_bound=0, upper_bound=2**32 - 1)
 flags.DEFINE_integer("max_episodes", 10_000, "Episodes after which an unsolved run has failed.")
 flags.DEFINE_integer("eval_every", 1_000, "Interactions between evaluations.")
 flags.DEFINE_integer("eval_episodes", 100, "Episodes per evaluation.")
@@ -41,8 +42,10 @@ flags.DEFINE_bool("resume", False, "Go on with the run in --logdir, from its che
 flags.DEFINE_bool("overwrite", False, "Delete the run in --logdir first.")
 flags.DEFINE_enum("runner", "scan", deep_sea.RUNNERS, "scan: everything on device. loop: bsuite's own Python "
                   "DeepSea, step by step, for checking one against the other.")
-flags.DEFINE_integer("num_workers", None, "Processes; default: one per core on CPU, one on accelerators.")
-flags.DEFINE_integer("seeds_per_group", None, "Seeds vmapped together; default: 1 on CPU, all on accelerators.")
+flags.DEFINE_integer("num_workers", None, "Processes; default: one per core on CPU, one on accelerators.",
+                     lower_bound=1)
+flags.DEFINE_integer("seeds_per_group", None, "Seeds vmapped together; default: 1 on CPU, all on accelerators.",
+                     lower_bound=1)
 flags.DEFINE_float("checkpoint_seconds", 60.0, "Time between checkpoints.", lower_bound=0.0)
 flags.DEFINE_bool("progress", True, "Show a progress bar.")
 config_lib.define_flags(agents.CONFIGS)
@@ -86,6 +89,9 @@ class _Display:
         self._directory = directory
         self._limit = limit
         self._interactions = dict(reached)
+        # A resumed task repeats what it reported before; rows that are on file already stay as they are.
+        self._results = {int(row["seed"]) for row in directory.rows("results")}
+        self._curve = {(int(row["seed"]), int(row["interactions"])) for row in directory.rows("curve")}
         self._bar = tqdm.tqdm(
             initial=sum(reached.values()), total=len(reached) * limit, unit="step", unit_scale=True,
             disable=not FLAGS.progress, mininterval=0.2, dynamic_ncols=True, file=sys.stderr,
@@ -95,7 +101,11 @@ class _Display:
         kind = event[0]
         if kind == "curve":
             row = event[1]
+            if (row["seed"], row["interactions"]) in self._curve:
+                return
             self._directory.add("curve", deep_sea.CURVE_FIELDS, row)
+            if row["interactions"] <= self._interactions[row["seed"]]:
+                return  # was reported, but never written
             self._bar.update(row["interactions"] - self._interactions[row["seed"]])
             self._interactions[row["seed"]] = row["interactions"]
             self._bar.set_postfix_str(
@@ -103,14 +113,20 @@ class _Display:
             )
         elif kind == "result":
             _, row, maps = event
-            folder = self._directory.path / "maps"
-            folder.mkdir(exist_ok=True)
-            np.savez_compressed(folder / f"seed_{row['seed']}.npz", **maps)
+            if row["seed"] in self._results:
+                return
+            if maps is not None:
+                folder = self._directory.path / "maps"
+                folder.mkdir(exist_ok=True)
+                np.savez_compressed(folder / f"seed_{row['seed']}.npz", **maps)
             self._directory.add("results", deep_sea.RESULT_FIELDS, row)
             if not self._bar.disable:  # a run that is solved early leaves the rest of its budget unused
                 self._bar.total -= self._limit - row["interactions"]
                 self._bar.refresh()
             self._bar.write(_summary(row), file=sys.stdout)
+        elif kind == "finished":
+            if event[1].checkpoint:
+                pathlib.Path(event[1].checkpoint).unlink(missing_ok=True)
 
     def close(self) -> None:
         self._bar.close()
@@ -126,8 +142,6 @@ def _groups(seeds: list[int]) -> list[tuple[int, ...]]:
 
 def _num_workers() -> int:
     if FLAGS.num_workers is not None:
-        if FLAGS.num_workers < 1:
-            raise errors.UserError(f"--num_workers must be at least 1, got {FLAGS.num_workers}")
         return FLAGS.num_workers
     return len(os.sched_getaffinity(0)) if jax.default_backend() == "cpu" else 1
 

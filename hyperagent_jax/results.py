@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 import csv
+import fcntl
 import importlib.metadata
 import json
 import os
@@ -80,7 +81,7 @@ def write_csv(path: pathlib.Path, fields: Iterable[str], rows: Iterable[dict[str
 class RunDirectory:
     """The files of one run; only one process writes them."""
 
-    _DATA = ("results.csv", "curve.csv", "checkpoints")
+    _DATA = ("results.csv", "curve.csv", "bench.csv", "checkpoints")
 
     def __init__(self, path: str, identity: dict[str, Any], *, resume: bool, overwrite: bool):
         """Opens or makes the directory.
@@ -95,11 +96,13 @@ class RunDirectory:
         self._config = self.path / "config.json"
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            probe = self.path / ".writable"
-            probe.touch()
-            probe.unlink()
+            self._lock = open(self.path / ".lock", "w")
         except OSError as error:
             raise errors.UserError(f"cannot write to --logdir={path}: {error.strerror}") from error
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise errors.UserError(f"--logdir={path} is in use by another run: choose another --logdir") from error
         identity = json.loads(json.dumps(identity))
         if self._config.exists() and not any((self.path / name).exists() for name in self._DATA):
             self._config.unlink()  # a run that ended before it had anything to show
@@ -119,8 +122,12 @@ class RunDirectory:
             unfinished.write_text(json.dumps(record, indent=2) + "\n")
             os.replace(unfinished, self._config)
 
+    def close(self) -> None:
+        """Lets other processes open the directory; also happens when this one ends."""
+        self._lock.close()
+
     def _delete(self):
-        for name in ("results.csv", "curve.csv", "config.json"):
+        for name in ("results.csv", "curve.csv", "bench.csv", "config.json"):
             (self.path / name).unlink(missing_ok=True)
         for pattern in ("checkpoints/*", "maps/*", "*.png"):
             for file in self.path.glob(pattern):

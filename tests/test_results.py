@@ -36,6 +36,9 @@ def test_results_of_another_configuration_are_safe(tmp_path):
     directory = _open(tmp_path)
     directory.add("results", FIELDS, {"seed": 0, "score": 1})
     before = (tmp_path / "results.csv").read_bytes()
+    with pytest.raises(errors.UserError, match="in use by another run"):
+        _open(tmp_path)
+    directory.close()
     with pytest.raises(errors.UserError, match="already holds a run"):
         _open(tmp_path)
     with pytest.raises(errors.UserError, match="a was 1, is now 2"):
@@ -57,6 +60,7 @@ def test_damaged_files_are_one_clear_line(tmp_path):
     with pytest.raises(errors.UserError, match="results.csv is damaged"):
         directory.rows("results")
     (tmp_path / "config.json").write_text("{")
+    directory.close()
     with pytest.raises(errors.UserError, match="config.json is damaged"):
         _open(tmp_path, resume=True)
 

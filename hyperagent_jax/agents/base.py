@@ -71,8 +71,10 @@ class Config:
 
     def __post_init__(self):
         self.require(1, "batch_size", "target_period", "replay_capacity")
-        self.require(0, "learning_rate", "adam_eps", "max_grad_norm", "min_replay")
-        self.require(0, "discount", "adam_b1", "adam_b2", high=1)
+        self.require(0, "learning_rate", "max_grad_norm", "min_replay")
+        self.require(1e-12, "adam_eps")
+        self.require(0, "discount", high=1)
+        self.require(0, "adam_b1", "adam_b2", high=1 - 1e-6)
         if not self.hidden_sizes or min(self.hidden_sizes) < 1:
             raise ValueError(f"hidden_sizes must be one or more positive widths, got {self.hidden_sizes}")
 

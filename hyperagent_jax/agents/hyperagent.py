@@ -1,6 +1,7 @@
 """HyperAgent: posterior sampling over Q* with a last-layer linear hypermodel (ICML 2024)."""
 
 import dataclasses
+import math
 
 import jax.numpy as jnp
 
@@ -22,7 +23,7 @@ class Config(base.Config):
         index_dim: dimension M of the index.
         index_distribution: distribution of the index.
         perturbation_distribution: distribution of the perturbation z of a transition.
-        sigma: standard deviation of the perturbation.
+        sigma: standard deviation of the perturbation sigma xi^T z, whatever the two distributions.
         loss: "exact" takes the expectation over the index in closed form, "sampled" averages over
             num_indices indices.
         num_indices: number of indices N per transition in the sampled loss.
@@ -64,6 +65,11 @@ class Config(base.Config):
 def make_agent(config: Config, spec: types.EnvironmentSpec) -> base.Agent:
     """Makes HyperAgent for an environment."""
     index = indices.make(config.index_distribution, config.index_dim)
+    perturbation = indices.make(config.perturbation_distribution, config.index_dim)
+    if perturbation.second_moment is None or index.second_moment is None:
+        raise ValueError("hyperagent needs distributions with isotropic second moments, not bernoulli_mask")
+    # E[(xi^T z)^2] = M c_xi c_z; 1 for the unit-sphere index with z on the sphere of radius sqrt(M).
+    noise_std = math.sqrt(config.index_dim * index.second_moment * perturbation.second_moment)
     if spec.num_states is None:
         torso = torsos.Mlp(config.hidden_sizes)
         observation = jnp.zeros(spec.observation_shape)
@@ -83,7 +89,7 @@ def make_agent(config: Config, spec: types.EnvironmentSpec) -> base.Agent:
     loss = losses.make_td_loss(
         network,
         kind=config.loss,
-        sigma=config.sigma,
+        sigma=config.sigma / noise_std,
         num_indices=config.num_indices,
         target_index=config.target_index,
         num_ois=config.num_ois,
@@ -106,5 +112,5 @@ def make_agent(config: Config, spec: types.EnvironmentSpec) -> base.Agent:
         actor.make_actor(
             index, spec.num_actions, action_index=config.action_index, num_ois=config.num_ois
         ),
-        indices.make(config.perturbation_distribution, config.index_dim),
+        perturbation,
     )

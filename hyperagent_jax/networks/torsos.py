@@ -7,8 +7,8 @@ import jax.numpy as jnp
 
 from hyperagent_jax import types
 
-# The released code draws every torso weight Xavier normal and starts biases at zero.
-xavier_normal = nn.initializers.glorot_normal()
+# The released code draws every torso weight Xavier normal, not truncated, and starts biases at zero.
+xavier_normal = nn.initializers.variance_scaling(1.0, "fan_avg", "normal")
 
 # Name of the parameter that holds one row per integer state.
 ROWS = "rows"

@@ -229,8 +229,10 @@ def num_bytes(task: Task) -> dict[str, int]:
 def run_task(task: Task, report: Callable[[Any], None], should_stop: Callable[[], bool]) -> None:
     """Runs a task to its end, from its checkpoint if there is one.
 
-    Reports ("curve", row) after every evaluation and ("result", row, maps) when a seed is done; `maps` holds
-    the agent's values and their uncertainty for every cell, [size, size].
+    Reports ("curve", row) after every evaluation, ("result", row, maps) when a seed is done, and ("finished",
+    task) at the end, after which the checkpoint is not needed any more. `maps` holds the agent's values and
+    their uncertainty for every cell, [size, size]. A checkpoint keeps the rows reported so far: a resumed task
+    reports them again (results without maps), in case they never reached a file.
     """
     protocol, size = task.protocol, task.protocol.size
     limit = protocol.max_episodes * size
@@ -239,9 +241,13 @@ def run_task(task: Task, report: Callable[[Any], None], should_stop: Callable[[]
     agent, states = program.agent, program.init()
     compile_seconds = time.perf_counter() - begin
 
-    facts = {"identity": task.identity(), "interactions": 0, "train_seconds": 0.0, "done": []}
+    facts = {"identity": task.identity(), "interactions": 0, "train_seconds": 0.0, "curve": [], "done": {}}
     if task.checkpoint and pathlib.Path(task.checkpoint).exists():
         facts, states = _restore(task, states)
+        for row in facts["curve"]:
+            report(("curve", row))
+        for row in facts["done"].values():
+            report(("result", row, None))
     saved_at = time.monotonic()
     num_params = count_params(agent)
 
@@ -258,7 +264,7 @@ def run_task(task: Task, report: Callable[[Any], None], should_stop: Callable[[]
         facts["train_seconds"] += time.perf_counter() - begin
         facts["interactions"] = interactions = min(start + protocol.eval_every, limit)
         for i, seed in enumerate(task.seeds):
-            if seed in facts["done"]:
+            if str(seed) in facts["done"]:
                 continue
             if not np.isfinite(metrics.loss[i]):
                 raise errors.UserError(
@@ -273,6 +279,7 @@ def run_task(task: Task, report: Callable[[Any], None], should_stop: Callable[[]
                 "eval_return": _number(returns[i]),
                 "loss": _ratio(metrics.loss[i], metrics.updates[i]),
             }
+            facts["curve"].append(row)
             report(("curve", row))
             solved = bool(returns[i] >= protocol.solved_return - RETURN_TOLERANCE)
             if solved or interactions >= limit:
@@ -290,13 +297,12 @@ def run_task(task: Task, report: Callable[[Any], None], should_stop: Callable[[]
                     "train_seconds": round(facts["train_seconds"], 2),
                     "interactions_per_second": round(rate, 1),
                 }
-                facts["done"].append(seed)
+                facts["done"][str(seed)] = result
                 report(("result", result, value_maps(agent, jax.tree.map(lambda x, i=i: x[i], states), size)))
         if time.monotonic() - saved_at >= task.checkpoint_seconds:
             _save(task, states, facts)
             saved_at = time.monotonic()
-    if task.checkpoint:
-        pathlib.Path(task.checkpoint).unlink(missing_ok=True)
+    report(("finished", task))
 
 
 def _number(x) -> float:

@@ -6,8 +6,10 @@ processes there. On an accelerator one process with vmapped seeds is the better 
 
 from collections.abc import Callable, Sequence
 import multiprocessing
+import os
 import queue as queue_lib
 import signal
+import threading
 import time
 from typing import Any
 
@@ -37,8 +39,15 @@ class _StopSignal:
         return self._asked
 
 
+def _end_with_parent() -> None:
+    """Ends this process when its parent is gone: nobody would write what it reports."""
+    multiprocessing.parent_process().join()
+    os._exit(1)
+
+
 def _work(function: TaskFunction, tasks, reports) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent answers Ctrl-C for all
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     should_stop = _StopSignal([signal.SIGTERM])
     try:
         while not should_stop():
