@@ -50,7 +50,8 @@ def _commit() -> str:
         return subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True, check=True).stdout
 
     try:
-        return git("rev-parse", "HEAD").strip() + ("+changes" if git("status", "--porcelain", "-uno") else "")
+        changed = git("status", "--porcelain", "-uno", ":/hyperagent_jax", ":/experiments", ":/requirements.txt")
+        return git("rev-parse", "HEAD").strip() + ("+changes" if changed else "")
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
 
