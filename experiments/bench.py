@@ -1,12 +1,13 @@
-"""Measures the scan runner on DeepSea, and beside it what the machine itself could do in the same run.
+"""Measures agents in the scan runner on DeepSea, and beside it what the machine itself could do in the same run.
 
 Machines differ and are noisy, so the numbers to look at are the ratios: `of_limit` is the time of a bare
 sequence of the update's matrix products plus the time memory needs for the optimiser's bytes, divided by the
 time of a whole step (acting, environment, replay, random numbers, update). `recompile_seconds` is the second
-start of the same program, with the compilation cache.
+start of the same program, with the compilation cache. The limit is HyperAgent's; other agents have none here.
 """
 
 import dataclasses
+import itertools
 import tempfile
 import time
 
@@ -18,21 +19,23 @@ import jax.numpy as jnp
 import numpy as np
 
 from hyperagent_jax import agents
+from hyperagent_jax import errors
 from hyperagent_jax import results
 from hyperagent_jax.runners import deep_sea
 
 FLAGS = flags.FLAGS
 flags.DEFINE_list("sizes", ["20", "60", "120"], "Sizes of DeepSea.")
 flags.DEFINE_list("seeds", ["1", "10"], "Numbers of seeds vmapped together.")
-flags.DEFINE_list("losses", ["exact", "sampled"], "Losses.")
+flags.DEFINE_list("agents", ["hyperagent"], f"Agents: {', '.join(agents.CONFIGS)}.")
+flags.DEFINE_list("losses", ["exact", "sampled"], "Losses of hyperagent; other agents run with their own.")
 flags.DEFINE_integer("steps", 2_000, "Interactions per measurement, all seeds together.", lower_bound=1)
 flags.DEFINE_integer("repeats", 5, "Measurements of each; the fastest counts.", lower_bound=1)
 flags.DEFINE_string("logdir", None, "Folder for bench.csv and config.json; default: only print.")
 flags.DEFINE_bool("overwrite", False, "Delete what is in --logdir first.")
 
 FIELDS = (
-    "size", "seeds", "loss", "interactions_per_second", "step_us", "matmul_us", "optimizer_us", "of_limit",
-    "compile_seconds", "recompile_seconds",
+    "agent", "size", "seeds", "loss", "interactions_per_second", "step_us", "matmul_us", "optimizer_us",
+    "of_limit", "compile_seconds", "recompile_seconds",
 )
 
 
@@ -113,17 +116,16 @@ def step_seconds(task: deep_sea.Task) -> float:
     return _fastest(run) / steps
 
 
-def make_task(size: int, num_seeds: int, **settings) -> deep_sea.Task:
-    """A task of hyperagent with the paper's protocol."""
-    config = agents.CONFIGS["hyperagent"](**settings)
+def make_task(agent: str, size: int, num_seeds: int, **settings) -> deep_sea.Task:
+    """A task with the paper's protocol."""
     # One evaluation episode, so that a dispatch is nearly all training.
     protocol = deep_sea.Protocol(size=size, eval_episodes=1)
-    return deep_sea.Task("hyperagent", config, protocol, tuple(range(num_seeds)))
+    return deep_sea.Task(agent, agents.CONFIGS[agent](**settings), protocol, tuple(range(num_seeds)))
 
 
-def measure(size: int, num_seeds: int, loss: str) -> dict:
+def measure(agent: str, size: int, num_seeds: int, loss: str) -> dict:
     """One row of the table."""
-    task = make_task(size, num_seeds, loss=loss)
+    task = make_task(agent, size, num_seeds, **({"loss": loss} if loss else {}))
     compile_seconds = []
     for _ in range(2):
         jax.clear_caches()
@@ -132,37 +134,53 @@ def measure(size: int, num_seeds: int, loss: str) -> dict:
         program = deep_sea.compile_program(task)
         compile_seconds.append(time.perf_counter() - begin)
     step = step_seconds(task)
-    matmul = matmul_seconds(task.config, num_seeds)
-    floats = optimizer_floats(task.config, size * size, deep_sea.count_params(program.agent))
-    moved = stream_seconds(num_seeds * floats)
-    row = (
-        size, num_seeds, loss, round(num_seeds / step), step * 1e6, matmul * 1e6, moved * 1e6,
-        (matmul + moved) / step, *compile_seconds,
-    )
+    limit = ("", "", "")
+    if agent == "hyperagent":
+        matmul = matmul_seconds(task.config, num_seeds)
+        floats = optimizer_floats(task.config, size * size, deep_sea.count_params(program.agent))
+        moved = stream_seconds(num_seeds * floats)
+        limit = (matmul * 1e6, moved * 1e6, (matmul + moved) / step)
+    row = (agent, size, num_seeds, loss, round(num_seeds / step), step * 1e6, *limit, *compile_seconds)
     return {name: round(x, 2) if isinstance(x, float) else x for name, x in zip(FIELDS, row, strict=True)}
 
 
 def capacity_ratio() -> float:
     """Time per step with a replay of a million transitions over that with ten thousand."""
-    large, small = (step_seconds(make_task(20, 1, replay_capacity=n)) for n in (1_000_000, 10_000))
+    large, small = (step_seconds(make_task("hyperagent", 20, 1, replay_capacity=n)) for n in (1_000_000, 10_000))
     return large / small
 
 
+def _check(name: str, allowed) -> None:
+    for value in getattr(FLAGS, name):
+        if value not in allowed:
+            raise errors.UserError(f"--{name} has no {value!r}; choose some of {', '.join(allowed)}")
+
+
+def _numbers(name: str) -> list[int]:
+    values = getattr(FLAGS, name)
+    if not all(value.isdecimal() and int(value) > 0 for value in values):
+        raise errors.UserError(f"--{name} must be whole numbers from 1 on, got {','.join(values)}")
+    return [int(value) for value in values]
+
+
 def main() -> int:
+    _check("agents", agents.CONFIGS)
+    _check("losses", ("exact", "sampled"))
+    sizes, numbers_of_seeds = _numbers("sizes"), _numbers("seeds")
     directory = None
     if FLAGS.logdir:
-        identity = {"experiment": "bench", "config": dataclasses.asdict(agents.CONFIGS["hyperagent"]())}
+        configs = {name: dataclasses.asdict(agents.CONFIGS[name]()) for name in FLAGS.agents}
+        identity = {"experiment": "bench", "configs": configs}
         directory = results.RunDirectory(FLAGS.logdir, identity, resume=False, overwrite=FLAGS.overwrite)
     machine = results.provenance()["machine"]
     print(f"{machine['processor']}, one thread of {machine['cores']} cores, jax {jax.__version__}\n")
     print("| " + " | ".join(FIELDS) + " |\n" + "|---" * len(FIELDS) + "|")
-    for size in map(int, FLAGS.sizes):
-        for loss in FLAGS.losses:
-            for num_seeds in map(int, FLAGS.seeds):
-                row = measure(size, num_seeds, loss)
-                print("| " + " | ".join(str(row[name]) for name in FIELDS) + " |", flush=True)
-                if directory:
-                    directory.add("bench", FIELDS, row)
+    kinds = [(name, loss) for name in FLAGS.agents for loss in (FLAGS.losses if name == "hyperagent" else [""])]
+    for size, (name, loss), num_seeds in itertools.product(sizes, kinds, numbers_of_seeds):
+        row = measure(name, size, num_seeds, loss)
+        print("| " + " | ".join(str(row[field]) for field in FIELDS) + " |", flush=True)
+        if directory:
+            directory.add("bench", FIELDS, row)
     print(f"\nreplay of 1,000,000 against 10,000 transitions: {capacity_ratio():.2f} times the time per step")
     return 0
 

@@ -1,6 +1,6 @@
-"""What all experiment scripts share: the process's settings and the way errors are shown."""
+"""What experiment scripts share: the process's settings, flags, and the way rows and errors are shown."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 import os
 import pathlib
 import sys
@@ -18,6 +18,24 @@ from absl import logging  # noqa: E402
 import jax  # noqa: E402
 
 from hyperagent_jax import errors  # noqa: E402
+from hyperagent_jax.runners import deep_sea  # noqa: E402
+
+
+def define_run_flags() -> None:
+    """Defines the flags of scripts whose runs can be resumed and spread over processes."""
+    flags.DEFINE_bool("resume", False, "Go on with the run in --logdir, from its checkpoints.")
+    flags.DEFINE_bool("overwrite", False, "Delete the run in --logdir first.")
+    flags.DEFINE_integer("num_workers", None, "Processes; default: one per core on CPU, one on accelerators.",
+                         lower_bound=1)
+    flags.DEFINE_float("checkpoint_seconds", 60.0, "Time between checkpoints.", lower_bound=0.0)
+    flags.DEFINE_bool("progress", True, "Show a progress bar.")
+
+
+def num_workers() -> int:
+    """The number of processes to use."""
+    if flags.FLAGS.num_workers is not None:
+        return flags.FLAGS.num_workers
+    return len(os.sched_getaffinity(0)) if jax.default_backend() == "cpu" else 1
 
 
 def use_compilation_cache() -> None:
@@ -27,6 +45,42 @@ def use_compilation_cache() -> None:
     if jax.config.jax_compilation_cache_dir is None:
         jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+
+
+def run_task(task: deep_sea.Task, report, should_stop) -> None:
+    """`deep_sea.run_task` in a process that may have just begun."""
+    use_compilation_cache()
+    deep_sea.run_task(task, report, should_stop)
+
+
+def label(row: dict, settings: Iterable[str] = ()) -> str:
+    """What was run, from a row's agent, size, seed and those of the named settings that are not blank."""
+    named = "".join(f" {name}={row[name]}" for name in settings if row[name] != "")
+    return f"{row['agent']} size {row['size']} seed {row['seed']}{named}"
+
+
+def summary(row: dict, settings: Iterable[str] = ()) -> str:
+    """One line about a row of results.csv; `settings` names further columns to show."""
+    if row.get("error"):
+        return f"{label(row, settings)}: ERROR {row['error']}"
+    outcome = (
+        f"solved in {row['episodes_to_learn']} episodes"
+        if str(row["solved"]) == "True"
+        else f"NOT solved, return {row['final_return']}"
+    )
+    return (
+        f"{label(row, settings)}: {outcome} "
+        f"({int(row['interactions']):,} interactions, {row['train_seconds']} s, "
+        f"{float(row['interactions_per_second']):,.0f}/s, compile {row['compile_seconds']} s)"
+    )
+
+
+def exit_code(completed: bool) -> int:
+    """The exit code of a run that was completed or stopped; says how to go on with one that was stopped."""
+    if completed:
+        return 0
+    print("stopped; the same command with --resume goes on from here", file=sys.stderr)
+    return 130
 
 
 def run(main: Callable[[], int | None]) -> None:

@@ -4,7 +4,6 @@ Example: python experiments/run_deepsea.py --size=20 --num_seeds=10
 """
 
 import dataclasses
-import os
 import pathlib
 import sys
 
@@ -20,14 +19,13 @@ from hyperagent_jax import checkpoint
 from hyperagent_jax import config as config_lib
 from hyperagent_jax import errors
 from hyperagent_jax import results
-from hyperagent_jax.environments import deep_sea as environment_lib
 from hyperagent_jax.runners import deep_sea
 from hyperagent_jax.runners import workers
 
 FLAGS = flags.FLAGS
 flags.DEFINE_integer("size", 20, "N of the N x N grid.")
 flags.DEFINE_string("agent", "hyperagent", f"The agent: {', '.join(agents.CONFIGS)}.")
-flags.DEFINE_integer("seed", 0, "First seed.", lower_bound=0, upper_bound=2**31)
+flags.DEFINE_integer("seed", 0, "First seed.", lower_bound=0, upper_bound=deep_sea.MAX_SEED)
 flags.DEFINE_integer("num_seeds", 1, "Number of seeds: seed, seed + 1, ...", lower_bound=1)
 flags.DEFINE_bool("stochastic", False, "bsuite's stochastic DeepSea: right fails with probability 1/N.")
 flags.DEFINE_integer("mapping_seed", None, "Seed of the action mapping; default: the run's seed. bsuite: 42.",
@@ -38,47 +36,29 @@ flags.DEFINE_integer("eval_episodes", 100, "Episodes per evaluation.")
 flags.DEFINE_float("solved_return", None, "Average evaluation return that counts as solved; default: the "
                    "optimum, 0.99 (stochastic: 80% of the optimum).")
 flags.DEFINE_string("logdir", None, "Folder of the results; default: logs/deepsea_<size>_<agent>.")
-flags.DEFINE_bool("resume", False, "Go on with the run in --logdir, from its checkpoints.")
-flags.DEFINE_bool("overwrite", False, "Delete the run in --logdir first.")
 flags.DEFINE_enum("runner", "scan", deep_sea.RUNNERS, "scan: everything on device. loop: bsuite's own Python "
                   "DeepSea, step by step, for checking one against the other.")
-flags.DEFINE_integer("num_workers", None, "Processes; default: one per core on CPU, one on accelerators.",
-                     lower_bound=1)
 flags.DEFINE_integer("seeds_per_group", None, "Seeds vmapped together; default: 1 on CPU, all on accelerators.",
                      lower_bound=1)
-flags.DEFINE_float("checkpoint_seconds", 60.0, "Time between checkpoints.", lower_bound=0.0)
-flags.DEFINE_bool("progress", True, "Show a progress bar.")
+common.define_run_flags()
 config_lib.define_flags(agents.CONFIGS)
-flags.adopt_module_key_flags(config_lib)  # so that --help lists them
+flags.adopt_module_key_flags(common)  # so that --help lists them
+flags.adopt_module_key_flags(config_lib)
 
 
 def _protocol() -> deep_sea.Protocol:
-    solved = FLAGS.solved_return
-    if solved is None and FLAGS.size >= 1:
-        optimum = environment_lib.optimal_return(FLAGS.size, deterministic=not FLAGS.stochastic)
-        solved = round(0.8 * optimum if FLAGS.stochastic else optimum, 6)
-    return deep_sea.Protocol(
-        size=FLAGS.size,
-        stochastic=FLAGS.stochastic,
-        mapping_seed=FLAGS.mapping_seed,
-        max_episodes=FLAGS.max_episodes,
-        eval_every=FLAGS.eval_every,
-        eval_episodes=FLAGS.eval_episodes,
-        solved_return=solved,
-    )
-
-
-def _summary(row: dict) -> str:
-    outcome = (
-        f"solved in {row['episodes_to_learn']} episodes"
-        if str(row["solved"]) == "True"
-        else f"NOT solved, return {row['final_return']}"
-    )
-    return (
-        f"{row['agent']} size {row['size']} seed {row['seed']}: {outcome} "
-        f"({int(row['interactions']):,} interactions, {row['train_seconds']} s, "
-        f"{float(row['interactions_per_second']):,.0f}/s, compile {row['compile_seconds']} s)"
-    )
+    try:
+        return deep_sea.make_protocol(
+            size=FLAGS.size,
+            stochastic=FLAGS.stochastic,
+            mapping_seed=FLAGS.mapping_seed,
+            max_episodes=FLAGS.max_episodes,
+            eval_every=FLAGS.eval_every,
+            eval_episodes=FLAGS.eval_episodes,
+            solved_return=FLAGS.solved_return,
+        )
+    except ValueError as error:
+        raise errors.UserError(f"--{error}") from error
 
 
 class _Display:
@@ -123,7 +103,7 @@ class _Display:
             if not self._bar.disable:  # a run that is solved early leaves the rest of its budget unused
                 self._bar.total -= self._limit - row["interactions"]
                 self._bar.refresh()
-            self._bar.write(_summary(row), file=sys.stdout)
+            self._bar.write(common.summary(row), file=sys.stdout)
         elif kind == "finished":
             if event[1].checkpoint:
                 pathlib.Path(event[1].checkpoint).unlink(missing_ok=True)
@@ -138,17 +118,6 @@ def _groups(seeds: list[int]) -> list[tuple[int, ...]]:
     if width > 1 and FLAGS.runner == "loop":
         raise errors.UserError("--runner=loop steps one seed at a time: use --seeds_per_group=1")
     return [tuple(seeds[i : i + width]) for i in range(0, len(seeds), width)]
-
-
-def _num_workers() -> int:
-    if FLAGS.num_workers is not None:
-        return FLAGS.num_workers
-    return len(os.sched_getaffinity(0)) if jax.default_backend() == "cpu" else 1
-
-
-def _run_task(task, report, should_stop):
-    common.use_compilation_cache()
-    deep_sea.run_task(task, report, should_stop)
 
 
 def _draw(directory: results.RunDirectory, protocol: deep_sea.Protocol) -> pathlib.Path | None:
@@ -223,13 +192,13 @@ def main() -> int:
     )
     for row in directory.rows("results"):
         if int(row["seed"]) in seeds:
-            print(f"{_summary(row)} [already there]")
+            print(f"{common.summary(row)} [already there]")
 
     display = _Display(
         directory, {seed: reached[seed] for t in tasks for seed in t.seeds}, protocol.max_episodes * protocol.size
     )
     try:
-        completed = workers.run_tasks(_run_task, tasks, _num_workers(), display)
+        completed = workers.run_tasks(common.run_task, tasks, common.num_workers(), display)
     finally:
         display.close()
 
@@ -240,10 +209,7 @@ def main() -> int:
         print(f"{len(solved)} of {len(rows)} seeds solved{average}; {logdir}/results.csv")
         if path := _draw(directory, protocol):
             print(f"picture: {path}")
-    if not completed:
-        print("stopped; the same command with --resume goes on from here", file=sys.stderr)
-        return 130
-    return 0
+    return common.exit_code(completed)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,9 @@
-"""Command-line flags made from the fields of config dataclasses."""
+"""Settings of config dataclasses from command-line flags and from JSON."""
 
 import dataclasses
+import json
 import re
+import sys
 import types as python_types
 from typing import Any, get_args
 
@@ -20,8 +22,13 @@ def field_help(config_class: type) -> dict[str, str]:
     return texts
 
 
+def is_list(annotation: Any) -> bool:
+    """Whether the values of a field are tuples of any length, such as tuple[int, ...]."""
+    return isinstance(annotation, python_types.GenericAlias)
+
+
 def _define(name: str, annotation: Any, text: str, values: flags.FlagValues) -> None:
-    if isinstance(annotation, python_types.GenericAlias):  # tuple[int, ...]
+    if is_list(annotation):
         define = flags.DEFINE_list
     else:
         types = {bool: flags.DEFINE_bool, int: flags.DEFINE_integer, float: flags.DEFINE_float}
@@ -43,11 +50,22 @@ def define_flags(config_classes: dict[str, type], values: flags.FlagValues = fla
     for name, agents in owners.items():
         config_class = config_classes[agents[0]]
         field = config_class.__dataclass_fields__[name]
-        default = field.default
-        if isinstance(default, tuple):
-            default = ",".join(str(x) for x in default)
         whose = "" if len(agents) == len(config_classes) else f" [{', '.join(agents)}]"
-        _define(name, field.type, f"{field_help(config_class)[name]} (default: {default}){whose}", values)
+        defaults = _defaults_text({x: config_classes[x].__dataclass_fields__[name].default for x in agents})
+        _define(name, field.type, f"{field_help(config_class)[name]} (default: {defaults}){whose}", values)
+
+
+def _defaults_text(defaults: dict[str, Any]) -> str:
+    """The first agent's default, and behind it those of agents that have another."""
+    texts = {
+        agent: ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+        for agent, value in defaults.items()
+    }
+    common, *others = dict.fromkeys(texts.values())
+    return "; ".join([
+        common,
+        *(f"{other} for {', '.join(agent for agent in texts if texts[agent] == other)}" for other in others),
+    ])
 
 
 def from_flags(agent: str, config_class: type, all_classes: dict[str, type], values: flags.FlagValues) -> Any:
@@ -69,7 +87,7 @@ def from_flags(agent: str, config_class: type, all_classes: dict[str, type], val
         if name not in own:
             raise errors.UserError(f"agent {agent} has no setting --{name}; it has: {', '.join(own)}")
         annotation = own[name].type
-        if isinstance(annotation, python_types.GenericAlias):
+        if is_list(annotation):
             element = get_args(annotation)[0]
             try:
                 value = tuple(element(x) for x in value)
@@ -80,3 +98,32 @@ def from_flags(agent: str, config_class: type, all_classes: dict[str, type], val
         return config_class(**settings)
     except ValueError as error:
         raise errors.UserError(f"--{error}") from error
+
+
+_JSON_NAMES = {bool: "true or false", int: "a whole number", float: "a number", str: "a string"}
+
+
+def from_json(name: str, annotation: Any, value: Any) -> Any:
+    """A value read from JSON as the type of a field; UserError if it is not of that type.
+
+    Whole numbers serve for floats, lists for tuples and null for None; nothing else is converted.
+
+    Args:
+        name: the field's name.
+        annotation: its type.
+        value: what json.loads made of it.
+    """
+    if is_list(annotation):
+        element = get_args(annotation)[0]
+        if isinstance(value, list):
+            return tuple(from_json(name, element, x) for x in value)
+        raise errors.UserError(f"{name} must be a list of {_JSON_NAMES[element]} each, got {json.dumps(value)}")
+    kinds = get_args(annotation) or (annotation,)  # int | None
+    if value is None and python_types.NoneType in kinds:
+        return None
+    if kinds[0] is float and type(value) in (int, float) and abs(value) <= sys.float_info.max:
+        return float(value)
+    if type(value) is kinds[0] and kinds[0] is not float:
+        return value
+    expected = " or ".join("null" if kind is python_types.NoneType else _JSON_NAMES[kind] for kind in kinds)
+    raise errors.UserError(f"{name} must be {expected}, got {json.dumps(value)}")

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from hyperagent_jax import types
 
@@ -20,6 +21,7 @@ class IndexDistribution(NamedTuple):
         second_moment: the constant c of E[xi xi^T] = c I, or None when the second moment is no
             multiple of the identity.
         sample: maps (key, shape) to an array [*shape, dim].
+        support: all its points, equally likely, [num_points, dim]; None when they are not to be enumerated.
     """
 
     name: str
@@ -27,6 +29,7 @@ class IndexDistribution(NamedTuple):
     mean: float
     second_moment: float | None
     sample: Callable[[types.PRNGKey, tuple[int, ...]], types.Array]
+    support: np.ndarray | None = None
 
     @property
     def is_isotropic(self) -> bool:
@@ -83,6 +86,7 @@ def coordinate(dim: int) -> IndexDistribution:
         1.0 / dim,
         1.0 / dim,
         lambda key, shape: jax.nn.one_hot(jax.random.randint(key, shape, 0, dim), dim),
+        support=np.eye(dim, dtype=np.float32),
     )
 
 
@@ -95,6 +99,11 @@ def bernoulli_mask(dim: int) -> IndexDistribution:
         None,
         lambda key, shape: 2.0 * jax.random.bernoulli(key, 0.5, (*shape, dim)).astype(jnp.float32),
     )
+
+
+def no_index() -> IndexDistribution:
+    """The one point of R^0, for networks that have no index."""
+    return IndexDistribution("no_index", 0, 0.0, 1.0, lambda key, shape: jnp.zeros((*shape, 0)))
 
 
 DISTRIBUTIONS: dict[str, Callable[[int], IndexDistribution]] = {

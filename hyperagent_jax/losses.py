@@ -10,17 +10,18 @@ import rlax
 from hyperagent_jax import types
 from hyperagent_jax.networks import epistemic
 
-LOSSES = ("exact", "sampled")
-TARGET_INDICES = ("transition", "shared", "dependent")
+LOSSES = ("exact", "sampled", "enumerated")
+TARGET_INDICES = ("transition", "shared", "dependent", "all")
+PERTURBATIONS = ("noise", "mask")
 
 
 class LossNoise(NamedTuple):
     """The random numbers of one update.
 
     Attributes:
-        indices: indices xi of the sampled loss, [B, N, M]; None for the exact one.
+        indices: indices xi of the sampled loss, [B, N, M]; None for the others.
         target_indices: indices xi^- of the bootstrap target, [B, num_ois, M]; None when the
-            target uses the loss's own indices.
+            target uses the loss's own indices or all there are.
     """
 
     indices: types.Array | None
@@ -72,22 +73,27 @@ def make_td_loss(
     target_index: str = "transition",
     num_ois: int = 1,
     double_q: bool = True,
+    perturbation: str = "noise",
 ) -> Loss:
-    """HyperAgent's perturbed TD loss (eq. 4, 8).
+    """The TD loss of all systems with an index (eq. 4, 8; "Algorithmic difference").
 
-    For one index it is [r + sigma xi^T z + discount V(o_t) - Q(o_tm1, a_tm1, xi)]^2.
+    For one index it is [r + sigma xi^T z + discount V(o_t) - Q(o_tm1, a_tm1, xi)]^2, HyperAgent's, or
+    (xi^T z) [r + discount V(o_t) - Q(o_tm1, a_tm1, xi)]^2, that of bootstrapped ensembles.
 
     Args:
         network: the network.
         kind: "sampled" averages over `num_indices` indices (eq. 6). "exact" is its expectation. The
             target's index is independent of xi, so with mu and m the mean and coefficients of
-            Q(o_tm1, a_tm1, .) and E[xi xi^T] = c I, it is (y - mu)^2 + c |sigma z - m|^2.
+            Q(o_tm1, a_tm1, .) and E[xi xi^T] = c I, it is (y - mu)^2 + c |sigma z - m|^2. "enumerated" is
+            the average over all values the index can take: the members of an ensemble.
         sigma: standard deviation of the perturbation.
         num_indices: number of indices of the sampled loss.
         target_index: "transition" draws xi^- anew for every transition of the batch (state-dependent),
-            "shared" once per update (state-independent), "dependent" uses xi itself (an ablation).
+            "shared" once per update (state-independent), "dependent" uses xi itself, "all" maximises over
+            all values the index can take.
         num_ois: number of target indices over which the target is maximised.
         double_q: whether the online network selects the target's action.
+        perturbation: "noise" adds sigma xi^T z to the reward, "mask" weighs the loss by xi^T z.
 
     Returns:
         The Loss.
@@ -96,21 +102,31 @@ def make_td_loss(
         raise ValueError(f"unknown loss {kind!r}; choose one of {', '.join(LOSSES)}")
     if target_index not in TARGET_INDICES:
         raise ValueError(f"unknown target_index {target_index!r}; choose one of {', '.join(TARGET_INDICES)}")
-    dependent = target_index == "dependent"
+    if perturbation not in PERTURBATIONS:
+        raise ValueError(f"unknown perturbation {perturbation!r}; choose one of {', '.join(PERTURBATIONS)}")
+    dependent, masked = target_index == "dependent", perturbation == "mask"
+    support = network.index.support
+    if support is None and (kind == "enumerated" or target_index == "all"):
+        raise ValueError(f"the index {network.index.name!r} cannot take all its values at once: "
+                         "use loss=sampled and target_index=transition")
+    if kind == "exact" and masked:
+        raise ValueError("the exact loss has no masks: use loss=sampled or loss=enumerated")
     if kind == "exact" and dependent:
         raise ValueError("the exact loss needs a target index that is independent of the loss index: "
                          "use loss=sampled with target_index=dependent")
-    if kind == "exact" and not (network.is_linear and network.index.is_isotropic):
-        raise ValueError("the exact loss needs a network that is linear in its index and an index with zero "
-                         f"mean and isotropic second moment, not {network.index.name!r}: use loss=sampled")
-    if dependent and num_ois > 1:
-        raise ValueError("target_index=dependent has one target index: use num_ois=1")
+    if kind == "exact" and not network.is_linear:
+        raise ValueError("the exact loss needs a network that is linear in its index: use loss=sampled")
+    if kind == "exact" and not network.index.is_isotropic:
+        raise ValueError("the exact loss needs an index with zero mean and isotropic second moment, not "
+                         f"{network.index.name!r}: use loss=sampled")
+    if target_index in ("dependent", "all") and num_ois > 1:
+        raise ValueError(f"target_index={target_index} leaves no choice of target indices: use num_ois=1")
 
     def draw(key, batch_size):
         index, target = None, None
         if kind == "sampled":
             index = network.index.sample(types.fold_in_tag(key, "loss"), (batch_size, num_indices))
-        if not dependent:
+        if target_index in ("transition", "shared"):
             drawn = batch_size if target_index == "transition" else 1
             target = network.index.sample(types.fold_in_tag(key, "target"), (drawn, num_ois))
             target = jnp.broadcast_to(target, (batch_size, *target.shape[1:]))
@@ -137,15 +153,18 @@ def make_td_loss(
             spread = sigma * t.z_t - coefficients
             return mean_error**2 + network.index.second_moment * jnp.sum(spread**2)
 
-        def squared_error(index):
+        def loss_at(index):
             if network.is_linear:
                 q_tm1 = mean + jnp.dot(coefficients, index)
             else:
                 q_tm1 = network.value(params, belief_tm1, index)[t.a_tm1]
-            r_t = t.r_t + sigma * jnp.dot(index, t.z_t)
-            return error(q_tm1, r_t, index[None] if dependent else noise.target_indices) ** 2
+            targets = {"dependent": index[None], "all": support}.get(target_index, noise.target_indices)
+            xi_z = jnp.dot(index, t.z_t)
+            if masked:
+                return xi_z * error(q_tm1, t.r_t, targets) ** 2
+            return error(q_tm1, t.r_t + sigma * xi_z, targets) ** 2
 
-        return jnp.mean(jax.vmap(squared_error)(noise.indices))
+        return jnp.mean(jax.vmap(loss_at)(noise.indices if kind == "sampled" else support))
 
     return Loss(draw, apply)
 

@@ -5,11 +5,13 @@ it keeps a table of rows of which an update reads and writes only those its batc
 """
 
 from collections.abc import Callable
+import math
 from typing import Any, NamedTuple
 
 from flax import traverse_util
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from hyperagent_jax import optimizers
@@ -104,18 +106,48 @@ class LazyParameters(NamedTuple):
     updated: types.Array
 
 
-def _split_rows(params):
-    """Splits parameters into (all but the table, the table, a function that joins them again)."""
-    flat = traverse_util.flatten_dict(params)
-    paths = [path for path in flat if path[-1] == torsos.ROWS]
-    if len(paths) != 1:
-        raise ValueError(f"LazyAdam needs exactly one parameter named {torsos.ROWS!r}, found {len(paths)}")
-    table = flat.pop(paths[0])
+class _RowTables:
+    """The tables of rows among a network's parameters, taken side by side as one, [num_rows, width].
 
-    def join(rest, rows):
-        return traverse_util.unflatten_dict({**traverse_util.flatten_dict(rest), paths[0]: rows})
+    A table is [num_rows, width], or [members, num_rows, width] in an ensemble. Leading batch axes, and
+    fewer rows than the network was made with, are allowed everywhere.
+    """
 
-    return traverse_util.unflatten_dict(flat), table, join
+    def __init__(self, params_like: types.Params):
+        flat = traverse_util.flatten_dict(params_like)
+        self._shapes = {path: leaf.shape for path, leaf in flat.items() if path[-1] == torsos.ROWS}
+        if len({shape[-2] for shape in self._shapes.values()}) != 1:
+            raise ValueError(f"LazyAdam needs parameters named {torsos.ROWS!r}, all with the same number of rows")
+
+    def split(self, params: types.Params) -> tuple[types.Params, types.Array]:
+        """Splits parameters into all but the tables, and the tables."""
+        flat = traverse_util.flatten_dict(params)
+        rows = []
+        for path, shape in self._shapes.items():
+            table = flat.pop(path)
+            if len(shape) == 3:  # the members' rows stand side by side
+                table = jnp.moveaxis(table, -3, -2)
+                table = table.reshape(*table.shape[:-2], shape[0] * shape[2])
+            rows.append(table)
+        return traverse_util.unflatten_dict(flat), jnp.concatenate(rows, axis=-1)
+
+    def join(self, rest: types.Params, rows: types.Array) -> types.Params:
+        """Puts parameters together again."""
+        widths = [math.prod(shape) // shape[-2] for shape in self._shapes.values()]
+        tables = jnp.split(rows, np.cumsum(widths)[:-1], axis=-1)
+        for i, shape in enumerate(self._shapes.values()):
+            if len(shape) == 3:
+                members = tables[i].reshape(*rows.shape[:-1], shape[0], shape[2])
+                tables[i] = jnp.moveaxis(members, -2, -3)
+        return self._with_tables(rest, tables)
+
+    def batch_axes(self, rest: types.Params) -> types.Params:
+        """The vmap axes of joined parameters whose tables have a batch axis."""
+        return self._with_tables(jax.tree.map(lambda _: None, rest), [0] * len(self._shapes))
+
+    def _with_tables(self, rest, tables):
+        flat = traverse_util.flatten_dict(rest)
+        return traverse_util.unflatten_dict({**flat, **dict(zip(self._shapes, tables, strict=True))})
 
 
 def lazy_store(adam: optimizers.LazyAdam, target_period: int, params_like: types.Params) -> ParameterStore:
@@ -126,13 +158,13 @@ def lazy_store(adam: optimizers.LazyAdam, target_period: int, params_like: types
         target_period: number of updates between target copies.
         params_like: parameters (or their shapes) of the network.
     """
-    _, _, join = _split_rows(params_like)
+    tables = _RowTables(params_like)
     advance = optimizers.RowAdvance(adam)
     rest_adam = optax.adam(adam.learning_rate, adam.b1, adam.b2, adam.eps)
     rest_store = dense_store(rest_adam, target_period)
 
     def init(params):
-        rest, table, _ = _split_rows(params)
+        rest, table = tables.split(params)
         zeros = jnp.zeros_like(table)
         return LazyParameters(
             rest_store.init(rest),
@@ -159,17 +191,16 @@ def lazy_store(adam: optimizers.LazyAdam, target_period: int, params_like: types
             return jnp.stack([x[:batch_size], x[batch_size:]], axis=1)
 
         written = jax.tree.map(lambda x: x[:batch_size], (rows, target, updated))
-        axes = join(jax.tree.map(lambda _: None, rest.online), 0)
         first = jnp.zeros(batch_size, jnp.int32)
         local = transitions._replace(o_tm1=first, o_t=first + 1)
         return View(
-            join(rest.online, pair(rows.value)), join(rest.target, pair(target)), axes, local,
-            (rest, transitions.o_tm1, *written),
+            tables.join(rest.online, pair(rows.value)), tables.join(rest.target, pair(target)),
+            tables.batch_axes(rest.online), local, (rest, transitions.o_tm1, *written),
         )
 
     def write(store, view, gradient, count):
         rest_view, states, rows, target, updated = view.context
-        rest_gradient, row_gradient, _ = _split_rows(gradient)
+        rest_gradient, row_gradient = tables.split(gradient)
         # A state may occur more than once in a batch: every occurrence gets the whole gradient of its
         # row, so that all of them write the same thing.
         same = (states[:, None] == states[None, :]).astype(jnp.float32)
@@ -190,10 +221,10 @@ def lazy_store(adam: optimizers.LazyAdam, target_period: int, params_like: types
 
     def params(store, count):
         rows, _, updated = gather(store, jnp.arange(store.rows.shape[0]))
-        return join(store.rest.online, advance(rows, updated, count).value)
+        return tables.join(store.rest.online, advance(rows, updated, count).value)
 
     def params_at(store, observation, count):
         rows, _, updated = gather(store, observation[None])
-        return join(store.rest.online, advance(rows, updated, count).value), jnp.zeros_like(observation)
+        return tables.join(store.rest.online, advance(rows, updated, count).value), jnp.zeros_like(observation)
 
     return ParameterStore(init, read, write, params, params_at)

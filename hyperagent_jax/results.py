@@ -1,6 +1,6 @@
 """A run's directory: results.csv, curve.csv and config.json, which survive any interruption."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 import csv
 import fcntl
 import importlib.metadata
@@ -79,12 +79,32 @@ def write_csv(path: pathlib.Path, fields: Iterable[str], rows: Iterable[dict[str
     os.replace(unfinished, path)
 
 
+def _first_difference(name: str, was: Any, now: Any) -> tuple[str, Any, Any] | None:
+    """Name, old and new value of the first entry in which two nested dicts differ."""
+    if not isinstance(was, dict) or not isinstance(now, dict):
+        return None if was == now else (name, was, now)
+    # The experiment comes first: of two different ones nothing else is comparable.
+    for key in sorted({*was, *now}, key=lambda key: (key != "experiment", key)):
+        if difference := _first_difference(key, was.get(key), now.get(key)):
+            return difference
+    return None
+
+
 class RunDirectory:
     """The files of one run; only one process writes them."""
 
     _DATA = ("results.csv", "curve.csv", "bench.csv", "checkpoints")
 
-    def __init__(self, path: str, identity: dict[str, Any], *, resume: bool, overwrite: bool):
+    def __init__(
+        self,
+        path: str,
+        identity: dict[str, Any],
+        *,
+        resume: bool,
+        overwrite: bool,
+        extensible: Sequence[str] = (),
+        notes: dict[str, Any] | None = None,
+    ):
         """Opens or makes the directory.
 
         Args:
@@ -92,6 +112,8 @@ class RunDirectory:
             identity: the resolved configuration; results of another one never mix with it.
             resume: go on with what is there.
             overwrite: delete results that are there.
+            extensible: parts of the identity, dicts themselves, that may gain entries when a run is resumed.
+            notes: what else config.json tells; when a run is resumed the new ones replace the old.
         """
         self.path = pathlib.Path(path)
         self._config = self.path / "config.json"
@@ -104,7 +126,7 @@ class RunDirectory:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             raise errors.UserError(f"--logdir={path} is in use by another run: choose another --logdir") from error
-        identity = json.loads(json.dumps(identity))
+        record = {"identity": json.loads(json.dumps(identity)), **(notes or {})}
         if self._config.exists() and not any((self.path / name).exists() for name in self._DATA):
             self._config.unlink()  # a run that ended before it had anything to show
         if self._config.exists():
@@ -116,12 +138,12 @@ class RunDirectory:
                     "or choose another --logdir"
                 )
             else:
-                self._check_same(identity)
+                record = self._resumed(record, extensible)
         if not self._config.exists():
-            record = {"identity": identity, **provenance()}
-            unfinished = self._config.with_suffix(".unfinished")
-            unfinished.write_text(json.dumps(record, indent=2) + "\n")
-            os.replace(unfinished, self._config)
+            record.update(provenance())
+        unfinished = self._config.with_suffix(".unfinished")
+        unfinished.write_text(json.dumps(record, indent=2) + "\n")
+        os.replace(unfinished, self._config)
 
     def close(self) -> None:
         """Lets other processes open the directory; also happens when this one ends."""
@@ -134,23 +156,23 @@ class RunDirectory:
             for file in self.path.glob(pattern):
                 file.unlink()
 
-    def _check_same(self, identity):
+    def _resumed(self, record, extensible):
+        """The record on file, with what is new in `record`; refuses one of another configuration."""
         try:
-            old = json.loads(self._config.read_text())["identity"]
-        except (ValueError, KeyError) as error:
+            filed = json.loads(self._config.read_text())
+            old, new = dict(filed["identity"]), record["identity"]
+        except (ValueError, KeyError, TypeError) as error:
             raise errors.UserError(f"{self._config} is damaged: use --overwrite or another --logdir") from error
-        for part in sorted({*old, *identity}):
-            was, now = old.get(part), identity.get(part)
-            if was == now:
-                continue
-            if isinstance(was, dict) and isinstance(now, dict):
-                part, was, now = next(
-                    (k, was.get(k), now.get(k)) for k in sorted({*was, *now}) if was.get(k) != now.get(k)
-                )
+        for part in extensible:
+            before, now = old.get(part, {}), new[part]
+            old[part], new[part] = {**now, **before}, {**before, **now}
+        if difference := _first_difference("", old, new):
+            name, was, now = difference
             raise errors.UserError(
-                f"--logdir={self.path} holds a run with another configuration ({part} was {was}, is now {now}): "
+                f"--logdir={self.path} holds a run with another configuration ({name} was {was}, is now {now}): "
                 "choose another --logdir or --overwrite"
             )
+        return {**filed, **record}
 
     def rows(self, name: str) -> list[dict[str, str]]:
         """The rows of results.csv ("results") or curve.csv ("curve")."""
@@ -169,6 +191,15 @@ class RunDirectory:
             os.fsync(f.fileno())
 
     def keep(self, name: str, fields: tuple[str, ...], condition) -> None:
-        """Drops the rows of a csv file that do not meet a condition, and any line cut short."""
-        if (self.path / f"{name}.csv").exists():
-            write_csv(self.path / f"{name}.csv", fields, [row for row in self.rows(name) if condition(row)])
+        """Drops the rows of a csv file that do not meet a condition, and any line cut short.
+
+        Columns that the file does not have yet, because an older version wrote it, are left blank.
+        """
+        path = self.path / f"{name}.csv"
+        rows = [row for row in self.rows(name) if condition(row)]
+        if unknown := [column for column in (rows[0] if rows else ()) if column not in fields]:
+            raise errors.UserError(
+                f"{path} has columns that this version does not write ({', '.join(unknown)}): use another --logdir"
+            )
+        if path.exists():
+            write_csv(path, fields, rows)

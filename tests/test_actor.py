@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from hyperagent_jax import actor as actor_lib
@@ -93,7 +94,7 @@ def test_candidates_follow_the_index_distribution():
     actor = actor_lib.make_actor(indices.sphere(5), NUM_ACTIONS, num_ois=2)
     noise = jax.jit(jax.vmap(actor.draw))(jax.random.split(prng.hash_key(jax.random.key(0)), 1_000))
     np.testing.assert_allclose(np.linalg.norm(noise.indices, axis=-1), 1.0, rtol=1e-6)
-    for uniform in (noise.uniform, noise.ties):
+    for uniform in (noise.resample, noise.ties):
         assert np.all((uniform >= 0) & (uniform < 1))
         assert abs(uniform.mean() - 0.5) < 5 / np.sqrt(12 * uniform.size)
 
@@ -101,3 +102,27 @@ def test_candidates_follow_the_index_distribution():
 def test_unknown_action_index():
     with pytest.raises(ValueError, match="unknown action_index 'state'; choose one of episode, step"):
         actor_lib.make_actor(INDEX, NUM_ACTIONS, action_index="state")
+
+
+@pytest.mark.parametrize("count, epsilon", [(0, 1.0), (50, 0.6), (100, 0.2), (10**6, 0.2)])
+def test_epsilon_greedy_follows_its_schedule(count, epsilon):
+    num_draws = 20_000
+    actor = actor_lib.make_actor(indices.no_index(), NUM_ACTIONS, epsilon=optax.linear_schedule(1.0, 0.2, 100))
+    keys = jax.random.split(prng.hash_key(jax.random.key(2)), num_draws)
+    values = jnp.array([[0.0, 3.0, 1.0, 2.0]])
+    actions = jax.vmap(lambda key: actor.select(values, actor.draw(key), jnp.array(count)))(keys)
+    frequency = np.bincount(actions, minlength=NUM_ACTIONS) / num_draws
+    expected = np.full(NUM_ACTIONS, epsilon / NUM_ACTIONS) + (1 - epsilon) * np.array([0, 1, 0, 0])
+    assert np.all(np.abs(frequency - expected) < 5 * np.sqrt(expected * (1 - expected) / num_draws) + 1e-9)
+
+
+def test_all_indices_at_once():
+    actor = actor_lib.make_actor(indices.coordinate(3), NUM_ACTIONS, action_index="all")
+    noise = actor.draw(jax.random.key(0))
+    for is_first in (True, False):
+        followed = actor.next_indices(jnp.full((3, 3), 7.0), is_first, noise)
+        np.testing.assert_array_equal(followed, np.eye(3))
+    with pytest.raises(ValueError, match="leaves no choice of indices: use num_ois=1"):
+        actor_lib.make_actor(indices.coordinate(3), NUM_ACTIONS, action_index="all", num_ois=2)
+    with pytest.raises(ValueError, match="'gaussian' cannot take all its values.*action_index=episode"):
+        actor_lib.make_actor(INDEX, NUM_ACTIONS, action_index="all")

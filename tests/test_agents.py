@@ -66,7 +66,7 @@ def test_settings_reach_the_parts(spec):
     assert actor_noise.indices.shape == (2, 3)
     current = jnp.full((2, 3), 9.0)
     for uniform, is_kept in ((0.2, False), (0.3, True)):
-        actor_noise = actor_noise._replace(uniform=uniform)
+        actor_noise = actor_noise._replace(resample=uniform)
         renewed = agent.actor.next_indices(current, False, actor_noise)
         assert np.array_equal(renewed, current) == is_kept
         for is_first, expected in ((False, current), (True, actor_noise.indices)):

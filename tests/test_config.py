@@ -58,6 +58,16 @@ def test_help_text_comes_from_the_docstring():
     values = flags.FlagValues()
     config.define_flags(CLASSES, values)
     assert values["width"].help == "how wide, in cells. (default: 3)"
+
+
+def test_help_text_names_agents_with_another_default():
+    @dataclasses.dataclass(frozen=True)
+    class Wide(Base):
+        width: int = 9
+
+    values = flags.FlagValues()
+    config.define_flags({**CLASSES, "wide": Wide, "also": Wide}, values)
+    assert values["width"].help == "how wide, in cells. (default: 3; 9 for wide, also)"
     assert values["sizes"].help == "several. (default: 1,2) [long]"
 
 

@@ -124,3 +124,9 @@ def test_unknown_name_lists_the_known_ones():
 def test_dimension_must_be_positive(dim):
     with pytest.raises(ValueError, match=f"dimension must be at least 1, got {dim}"):
         indices.make("sphere", dim)
+
+
+def test_supports():
+    np.testing.assert_array_equal(indices.coordinate(3).support, np.eye(3))
+    assert indices.gaussian(3).support is None
+    assert indices.no_index().sample(jax.random.key(0), (2, 5)).shape == (2, 5, 0)

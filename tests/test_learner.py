@@ -207,7 +207,7 @@ def test_errors():
         regularized = losses.with_prior_regularization(loss, 0.1)
         learner_lib.make_learner(network, regularized, optimizers.LazyAdam())
     dense = epistemic.make_hyper_network(torsos.Mlp((4,)), 2, indices.sphere(DIM), jnp.zeros(3))
-    with pytest.raises(ValueError, match="exactly one parameter named 'rows', found 0"):
+    with pytest.raises(ValueError, match="needs parameters named 'rows'"):
         learner_lib.make_learner(dense, losses.make_td_loss(dense), optimizers.LazyAdam())
 
 

@@ -214,7 +214,7 @@ def test_q_value_by_hand():
 
     params = make_params([[9, 9], [1.5, -3]], [0.5, 4], [[[1, 2, 3], [0, -1, 1]], [[2, 0, 1], [1, 1, -2]]])
     prior = make_params([[9, 9], [3, 1]], [0, -2], [[[0.1, 0, 0.2], [0, 0.3, 0]], [[7, 7, 7], [7, 7, 7]]])
-    variables = types.Variables(params, {"params": prior})
+    variables = types.Variables(params, prior)
     # phi(1) = relu(1.5 + 0.5, -3 + 4) = (2, 1) and the prior's is relu(3, 1 - 2) = (3, 0). At xi = (1, -1):
     # action 0: A xi + b = (1 - 2 + 3, 2 - 0 + 1) = (2, 3), <., phi> = 7;   prior 3 * (0.1 + 0.2) = 0.9
     # action 1: A xi + b = (0 + 1 + 1, 1 - 1 - 2) = (2, -2), <., phi> = 2;  prior 3 * (-0.3) = -0.9
@@ -263,14 +263,14 @@ def test_scales_multiply_the_two_parts():
 
 def test_prior_has_its_own_torso():
     variables = make_network().init(jax.random.key(0))
-    prior = variables.prior["params"]
+    prior = variables.prior
     assert jax.tree.structure(prior) == jax.tree.structure(variables.params)
     for path in (("torso", "rows"), ("torso", "layer_1"), ("head", "kernel")):
         learnable, fixed = variables.params[path[0]][path[1]], prior[path[0]][path[1]]
         learnable, fixed = jax.tree.leaves(learnable)[-1], jax.tree.leaves(fixed)[-1]
         assert np.all(learnable != fixed), path
     deeper = jax.eval_shape(make_network(prior_torso=torsos.OneHotMlp(10, (16, 5))).init, jax.random.key(0))
-    assert deeper.prior["params"]["torso"]["rows"].shape == (10, 16)
+    assert deeper.prior["torso"]["rows"].shape == (10, 16)
     assert deeper.params["torso"]["rows"].shape == (10, 8)
 
 

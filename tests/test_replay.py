@@ -87,6 +87,28 @@ def test_samples_are_uniform(num_added):
     assert chi_square < {10: 33.7, 16: 44.3}[size]
 
 
+@pytest.mark.parametrize("num_added", [5, 16, 57])
+def test_recent_samples_have_log_uniform_ages(num_added):
+    capacity, num_samples, fraction = 16, 64_000, 0.75
+    ring = ring_lib.make_ring(capacity, fraction)
+    state = ring.init(make_item(0))
+    items = make_item(np.arange(num_added))
+    state, _ = jax.lax.scan(lambda state, item: (ring.add(state, item), None), state, items)
+    ids = identify(ring.sample(state, ring.draw(jax.random.key(num_added), num_samples)))
+    size, num_recent = min(num_added, capacity), round(fraction * num_samples)
+    ages = np.arange(1, size + 1)
+    for part, expected in (
+        (ids[:num_recent], np.log((ages + 1) / ages) / np.log(size + 1)),
+        (ids[num_recent:], np.full(size, 1 / size)),
+    ):
+        counts = np.bincount(num_added - part, minlength=size + 1)
+        assert counts[0] == 0 and len(counts) == size + 1
+        expected = expected * len(part)
+        chi_square = np.sum((counts[1:] - expected) ** 2 / expected)
+        # 0.9999 quantiles of chi-square with 4 and with 15 degrees of freedom.
+        assert chi_square < {5: 23.5, 16: 44.3}[size]
+
+
 def test_vmapped_rings_are_apart():
     ring = ring_lib.make_ring(3)
     add, sample = jax.jit(jax.vmap(ring.add)), jax.jit(jax.vmap(ring.sample))

@@ -48,6 +48,40 @@ def test_results_of_another_configuration_are_safe(tmp_path):
     assert _open(tmp_path, {"config": {"a": 2}}, overwrite=True).rows("results") == []
 
 
+def test_a_resumed_run_may_add_to_the_extensible_parts(tmp_path):
+    def open_with(models, grid):
+        identity = {"experiment": "sweep", "models": models}
+        return results.RunDirectory(
+            tmp_path, identity, resume=True, overwrite=False, extensible=["models"], notes={"grid": grid}
+        )
+
+    def record():
+        return json.loads((tmp_path / "config.json").read_text())
+
+    directory = open_with({"a": {"x": 1}}, [1])
+    directory.add("results", FIELDS, {"seed": 0, "score": 1})
+    first = record()
+    directory.close()
+    open_with({"b": {"x": 2}}, [1, 2]).close()
+    assert record() == {
+        **first, "identity": {"experiment": "sweep", "models": {"a": {"x": 1}, "b": {"x": 2}}}, "grid": [1, 2]
+    }
+    with pytest.raises(errors.UserError, match=r"\(x was 1, is now 3\)"):
+        open_with({"a": {"x": 3}}, [1])
+    with pytest.raises(errors.UserError, match=r"\(experiment was sweep, is now bench\)"):
+        _open(tmp_path, {"experiment": "bench", "agent": "a"}, resume=True)
+
+
+def test_columns_of_other_versions(tmp_path):
+    directory = _open(tmp_path)
+    directory.add("results", FIELDS, {"seed": 0, "score": 1})
+    directory.keep("results", ("seed", "new", "score"), lambda row: True)
+    assert (tmp_path / "results.csv").read_text() == "seed,new,score\n0,,1\n"
+    with pytest.raises(errors.UserError, match=r"columns that this version does not write \(new\)"):
+        directory.keep("results", FIELDS, lambda row: True)
+    assert (tmp_path / "results.csv").read_text() == "seed,new,score\n0,,1\n"
+
+
 def test_a_run_that_left_nothing_does_not_block_the_folder(tmp_path):
     _open(tmp_path)
     _open(tmp_path, {"config": {"a": 2}})

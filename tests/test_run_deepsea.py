@@ -56,6 +56,7 @@ def test_a_run_writes_its_results_and_protects_them(tmp_path):
     assert done.returncode == 0, done.stderr
     (row,) = _rows(tmp_path / "results.csv")
     assert (row["agent"], row["size"], row["seed"], row["solved"]) == ("hyperagent", "4", "0", "True")
+    assert (row["num_params"], row["num_output_params"]) == ("704", "160")
     assert f"solved in {row['episodes_to_learn']} episodes" in done.stdout
     record = json.loads((tmp_path / "config.json").read_text())
     assert record["identity"]["config"]["hidden_sizes"] == [16, 16]
@@ -71,6 +72,20 @@ def test_a_run_writes_its_results_and_protects_them(tmp_path):
     again = _run(*arguments, "--resume")
     assert again.returncode == 0 and "[already there]" in again.stdout
     assert (tmp_path / "results.csv").read_bytes() == before
+
+
+def test_a_file_of_an_older_version_gets_the_new_columns(tmp_path):
+    arguments = ["--size=4", "--max_episodes=50", f"--logdir={tmp_path}", *SMALL]
+    assert _run(*arguments).returncode == 0
+    (row,) = _rows(tmp_path / "results.csv")
+    del row["num_output_params"]
+    (tmp_path / "results.csv").write_text(",".join(row) + "\n" + ",".join(row.values()) + "\n")
+    done = _run(*arguments, "--num_seeds=2", "--resume")
+    assert done.returncode == 0, done.stderr
+    old, new = _rows(tmp_path / "results.csv")
+    assert list(old) == list(new) and None not in new.values()
+    assert old == {**row, "num_output_params": ""}
+    assert (new["seed"], new["num_params"], new["num_output_params"]) == ("1", "704", "160")
 
 
 def test_killed_and_resumed_equals_unbroken(tmp_path):

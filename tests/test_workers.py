@@ -1,9 +1,14 @@
 """Tasks in processes."""
 
+import multiprocessing
 import os
+import pathlib
 import signal
+import subprocess
+import sys
 import threading
 import time
+import types
 
 import pytest
 
@@ -15,8 +20,13 @@ def _double(task, report, should_stop):
     del should_stop
     if task == "bad":
         raise errors.UserError("task bad failed")
+    if task == "wrong":
+        raise KeyError("first line\nsecond line")
     if task == "killed":
         os.kill(os.getpid(), signal.SIGKILL)
+    if task == "asked":
+        os.kill(os.getpid(), signal.SIGTERM)
+        return
     report(2 * task)
 
 
@@ -26,6 +36,11 @@ def _wait_for_stop(task, report, should_stop):
     while not should_stop() and time.monotonic() < deadline:
         time.sleep(0.01)
     report(("saved", task, should_stop()))
+
+
+def run_until_killed():
+    """Run as a program by `test_workers_end_when_their_parent_is_killed`: prints a line per task, then waits."""
+    workers.run_tasks(_wait_for_stop, [0, 1], 2, lambda event: print(event, flush=True))
 
 
 @pytest.mark.parametrize("num_workers", [1, 2])
@@ -50,6 +65,79 @@ def test_an_error_reaches_the_parent(num_workers):
 def test_a_killed_worker_is_noticed():
     with pytest.raises(errors.UserError, match="a worker process died"):
         workers.run_tasks(_double, ["killed", "killed"], 2, lambda event: None)
+
+
+def _run_all(tasks, num_workers, **options):
+    """Runs tasks of which some fail; returns what was reported and the failures."""
+    seen, failures = [], []
+    completed = workers.run_tasks(
+        _double, tasks, num_workers, seen.append, lambda task, text: failures.append((task, text)), **options
+    )
+    assert completed
+    return sorted(seen), sorted(failures)
+
+
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_failures_can_be_left_to_the_caller(num_workers):
+    seen, failures = _run_all(["bad", 1, "wrong", 2, 3], num_workers)
+    assert seen == [2, 4, 6]
+    assert failures == [("bad", "UserError: task bad failed"), ("wrong", r"KeyError: 'first line\nsecond line'")]
+
+
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_a_new_process_takes_over_from_one_that_died(num_workers):
+    seen, failures = _run_all(["killed", 1, "asked", 2], num_workers, isolate=True)
+    assert seen == [2, 4]
+    assert failures == [("asked", "process was asked to end"), ("killed", "process died (exit code -9)")]
+
+
+def test_workers_that_cannot_begin_end_the_run(monkeypatch):
+    module = types.ModuleType("only_in_the_parent")
+    exec("def function(task, report, should_stop): pass", module.__dict__)
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    with pytest.raises(errors.UserError, match=r"a worker process died \(exit code 1\)"):
+        workers.run_tasks(module.function, [1, 2, 3], 2, print, lambda task, text: None)
+
+
+def test_a_worker_keeps_to_its_group_and_away_from_others():
+    groups = ["a", "a", "b", "c"]
+    assert workers._choose(groups, [], []) == 0
+    assert workers._choose(groups, [], ["a"]) == 2
+    assert workers._choose(groups, ["b"], ["a", "b"]) == 2
+    assert workers._choose(groups, ["d"], ["a", "b"]) == 3
+    assert workers._choose(groups, ["d"], ["a", "b", "c"]) == 0  # better to help than to be idle
+
+
+def test_an_exception_is_described_in_one_line():
+    assert workers.describe(ValueError("first\nsecond")) == "ValueError: first"
+    assert workers.describe(MemoryError()) == "MemoryError"
+
+
+def test_an_error_of_the_caller_ends_the_workers():
+    def on_event(event):
+        raise OSError("disk full")
+
+    begin = time.monotonic()
+    with pytest.raises(OSError, match="disk full"):
+        workers.run_tasks(_double, [1, 2, 3, 4], 2, on_event)
+    for process in multiprocessing.active_children():
+        process.join(20)
+    assert not multiprocessing.active_children() and time.monotonic() - begin < 40
+
+
+def test_workers_end_when_their_parent_is_killed():
+    folder = pathlib.Path(__file__).parent
+    path = os.pathsep.join([str(folder), str(folder.parent)])
+    parent = subprocess.Popen(
+        [sys.executable, "-c", "import test_workers; test_workers.run_until_killed()"],
+        env={**os.environ, "PYTHONPATH": path}, stdout=subprocess.PIPE, text=True,
+    )
+    assert [parent.stdout.readline() for _ in range(2)] == ["started\n", "started\n"]
+    parent.kill()
+    # The workers hold the other end of this pipe: it ends when the last of them is gone. Their tasks would have
+    # them wait for a minute.
+    rest, _ = parent.communicate(timeout=20)
+    assert rest == "" and parent.returncode == -signal.SIGKILL
 
 
 @pytest.mark.parametrize("num_workers", [1, 2])

@@ -3,11 +3,24 @@
 from typing import Any
 
 from hyperagent_jax import types
+from hyperagent_jax.agents import bootdqn
+from hyperagent_jax.agents import ddqn
+from hyperagent_jax.agents import enndqn
+from hyperagent_jax.agents import ensemble_plus
+from hyperagent_jax.agents import ensemble_plus_os
 from hyperagent_jax.agents import hyperagent
+from hyperagent_jax.agents import hyperagent_ois
+from hyperagent_jax.agents import hyperdqn
+from hyperagent_jax.agents import hypermodel
 from hyperagent_jax.agents.base import Agent as Agent
 
 # name -> module with a frozen dataclass `Config` and make_agent(config, spec) -> Agent
-_MODULES = {"hyperagent": hyperagent}
+_MODULES = {
+    module.__name__.rpartition(".")[-1]: module
+    for module in (
+        hyperagent, hyperagent_ois, ddqn, bootdqn, ensemble_plus, ensemble_plus_os, hyperdqn, hypermodel, enndqn,
+    )
+}
 CONFIGS: dict[str, type] = {name: module.Config for name, module in _MODULES.items()}
 
 

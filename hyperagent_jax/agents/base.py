@@ -1,9 +1,13 @@
 """What every agent is made of."""
 
+from collections.abc import Callable
 import dataclasses
+import functools
 import math
 from typing import Any, NamedTuple
 
+import flax.linen as nn
+import jax.numpy as jnp
 import optax
 
 from hyperagent_jax import actor as actor_lib
@@ -13,6 +17,7 @@ from hyperagent_jax import losses
 from hyperagent_jax import optimizers
 from hyperagent_jax import types
 from hyperagent_jax.networks import epistemic
+from hyperagent_jax.networks import torsos
 
 
 class Agent(NamedTuple):
@@ -51,9 +56,13 @@ class Config:
             it from 1,024 states on.
         discount: discount factor gamma.
         batch_size: transitions per update.
+        updates_per_step: updates after every interaction.
         target_period: updates between two copies of the online into the target network.
         min_replay: interactions with uniformly random actions before learning starts.
         replay_capacity: transitions the replay holds.
+        recent_fraction: share of every batch that prefers recent transitions: their ages are log-uniform, as many
+            from 10 to 100 steps ago as from 100 to 1,000. The rest is uniform.
+        double_q: whether the online network selects the target's action.
     """
 
     hidden_sizes: tuple[int, ...] = (64, 64)
@@ -65,18 +74,20 @@ class Config:
     optimizer: str = "auto"
     discount: float = 0.99
     batch_size: int = 128
+    updates_per_step: int = 1
     target_period: int = 4
     min_replay: int = 128
     replay_capacity: int = 1_000_000
+    recent_fraction: float = 0.0
+    double_q: bool = True
 
     def __post_init__(self):
-        self.require(1, "batch_size", "target_period", "replay_capacity")
+        self.require(1, "batch_size", "updates_per_step", "target_period", "replay_capacity")
         self.require(0, "learning_rate", "max_grad_norm", "min_replay")
         self.require(1e-12, "adam_eps")
-        self.require(0, "discount", high=1)
+        self.require(0, "discount", "recent_fraction", high=1)
         self.require(0, "adam_b1", "adam_b2", high=1 - 1e-6)
-        if not self.hidden_sizes or min(self.hidden_sizes) < 1:
-            raise ValueError(f"hidden_sizes must be one or more positive widths, got {self.hidden_sizes}")
+        self.require_widths("hidden_sizes")
 
     def require(self, low: float, *names: str, high: float = math.inf) -> None:
         """Raises ValueError unless each of the named settings is within [low, high]."""
@@ -85,6 +96,50 @@ class Config:
             if not low <= value <= high:
                 bounds = f"at least {low}" if high == math.inf else f"between {low} and {high}"
                 raise ValueError(f"{name} must be {bounds}, got {value}")
+
+    def require_widths(self, name: str) -> None:
+        """Raises ValueError unless the named setting is one or more positive widths of layers."""
+        widths = getattr(self, name)
+        if not widths or min(widths) < 1:
+            raise ValueError(f"{name} must be one or more positive widths, got {widths}")
+
+
+def make_torso(hidden_sizes: tuple[int, ...], spec: types.EnvironmentSpec) -> tuple[nn.Module, types.Array]:
+    """A torso with layers of these widths and an example of the observations it takes."""
+    if spec.num_states is None:
+        return torsos.Mlp(hidden_sizes), jnp.zeros(spec.observation_shape)
+    return torsos.OneHotMlp(spec.num_states, hidden_sizes), jnp.zeros((), jnp.int32)
+
+
+def make_agent(
+    config: Config,
+    spec: types.EnvironmentSpec,
+    network: epistemic.EpistemicNetwork,
+    loss: losses.Loss,
+    perturbation: indices.IndexDistribution,
+    *,
+    resample_probability: float = 0.0,
+    epsilon: Callable[[types.Array], types.Array] | float = 0.0,
+    **acting: Any,
+) -> Agent:
+    """Puts an agent together from its network and loss.
+
+    Args:
+        config: its settings.
+        spec: the environment it is for.
+        network: its network.
+        loss: its loss.
+        perturbation: distribution of the perturbation z.
+        resample_probability: see `actor.make_actor`; for training only.
+        epsilon: likewise.
+        **acting: further arguments of `actor.make_actor`, for training and evaluation.
+    """
+    learner = learner_lib.make_learner(
+        network, loss, make_optimizer(config, spec, loss), target_period=config.target_period
+    )
+    make_actor = functools.partial(actor_lib.make_actor, network.index, spec.num_actions, **acting)
+    actor = make_actor(resample_probability=resample_probability, epsilon=epsilon)
+    return Agent(config, network, learner, actor, make_actor(), perturbation)
 
 
 def make_optimizer(

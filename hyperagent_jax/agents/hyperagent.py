@@ -3,16 +3,12 @@
 import dataclasses
 import math
 
-import jax.numpy as jnp
-
-from hyperagent_jax import actor
 from hyperagent_jax import indices
-from hyperagent_jax import learner
 from hyperagent_jax import losses
 from hyperagent_jax import types
 from hyperagent_jax.agents import base
 from hyperagent_jax.networks import epistemic
-from hyperagent_jax.networks import torsos
+from hyperagent_jax.networks import nonlinear
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,25 +16,32 @@ class Config(base.Config):
     """HyperAgent's own settings.
 
     Attributes:
+        network: which layers the index generates: the "last_layer" (HyperAgent), the last layer with its bias
+            ("last_layer_bias", HyperDQN), "all_layers" (HyperModel), or an "epinet" beside a plain network.
+        epinet_hidden_sizes: widths of the epinet's hidden layers.
+        epinet_prior_hidden_sizes: widths of the hidden layers of its prior, index_dim fixed networks on the state.
         index_dim: dimension M of the index.
         index_distribution: distribution of the index.
         perturbation_distribution: distribution of the perturbation z of a transition.
-        sigma: standard deviation of the perturbation sigma xi^T z, whatever the two distributions.
+        sigma: root mean square of the perturbation sigma xi^T z, whatever the two distributions.
         loss: "exact" takes the expectation over the index in closed form, "sampled" averages over
-            num_indices indices.
+            num_indices indices, "enumerated" over all values of a coordinate index.
         num_indices: number of indices N per transition in the sampled loss.
         target_index: index of the bootstrap target: a new one per "transition", one "shared" by the
-            batch, or "dependent", the loss's own.
-        action_index: index to act with: one per "episode" or a new one per "step".
+            batch, "dependent", the loss's own, or the best of "all" values of a coordinate index.
+        action_index: index to act with: one per "episode", a new one per "step", or the best of "all" values
+            of a coordinate index.
         resample_probability: chance per step that the acting index is redrawn inside an episode.
         num_ois: optimistic index sampling: act on and bootstrap from the best of this many indices.
-        double_q: whether the online network selects the target's action.
         prior_scale: factor of the fixed prior.
         posterior_scale: factor of the learnable part.
-        prior_std: scale of the fixed prior's last layer.
+        prior_std: scale of the fixed prior's last layer (an epinet's prior has no such scale).
         prior_regularization: beta of the penalty beta / |D| |theta|^2.
     """
 
+    network: str = "last_layer"
+    epinet_hidden_sizes: tuple[int, ...] = (50,)
+    epinet_prior_hidden_sizes: tuple[int, ...] = (5,)
     index_dim: int = 4
     index_distribution: str = "sphere"
     perturbation_distribution: str = "scaled_sphere"
@@ -49,7 +52,6 @@ class Config(base.Config):
     action_index: str = "episode"
     resample_probability: float = 0.01
     num_ois: int = 1
-    double_q: bool = True
     prior_scale: float = 10.0
     posterior_scale: float = 1.0
     prior_std: float = 1.0
@@ -60,32 +62,53 @@ class Config(base.Config):
         self.require(1, "index_dim", "num_indices", "num_ois")
         self.require(0, "sigma", "prior_scale", "posterior_scale", "prior_std", "prior_regularization")
         self.require(0, "resample_probability", high=1)
+        if self.network not in NETWORKS:
+            raise ValueError(f"network must be one of {', '.join(NETWORKS)}, got {self.network!r}")
+        self.require_widths("epinet_hidden_sizes")
+        self.require_widths("epinet_prior_hidden_sizes")
+
+
+NETWORKS = ("last_layer", "last_layer_bias", "all_layers", "epinet")
+
+
+def make_network(
+    config: Config, spec: types.EnvironmentSpec, index: indices.IndexDistribution
+) -> epistemic.EpistemicNetwork:
+    """The network that `config.network` names."""
+    torso, observation = base.make_torso(config.hidden_sizes, spec)
+    arguments = (spec.num_actions, index, observation)
+    common = dict(posterior_scale=config.posterior_scale, num_states=spec.num_states)
+    if config.network in ("last_layer", "last_layer_bias"):
+        return epistemic.make_hyper_network(
+            torso, *arguments, **common, prior_scale=config.prior_scale, prior_std=config.prior_std,
+            has_bias=config.network == "last_layer_bias",
+        )
+    if config.network == "all_layers":
+        prior = epistemic.make_hyper_prior(
+            torso, spec.num_actions, index.dim, observation,
+            scale=config.prior_scale, std=config.prior_std, num_states=spec.num_states,
+        )
+        return nonlinear.make_hypermodel_network(
+            config.hidden_sizes, *arguments, **common, prior=prior, prior_std=config.prior_std
+        )
+    prior_torso, _ = base.make_torso(config.epinet_prior_hidden_sizes, spec)
+    prior = epistemic.make_ensemble_prior(
+        prior_torso, spec.num_actions, index.dim, observation, scale=config.prior_scale, num_states=spec.num_states
+    )
+    return nonlinear.make_epinet_network(
+        torso, *arguments, **common, prior=prior, hidden_sizes=config.epinet_hidden_sizes
+    )
 
 
 def make_agent(config: Config, spec: types.EnvironmentSpec) -> base.Agent:
-    """Makes HyperAgent for an environment."""
+    """Makes HyperAgent, or a system that differs from it in its settings, for an environment."""
     index = indices.make(config.index_distribution, config.index_dim)
     perturbation = indices.make(config.perturbation_distribution, config.index_dim)
     if perturbation.second_moment is None or index.second_moment is None:
-        raise ValueError("hyperagent needs distributions with isotropic second moments, not bernoulli_mask")
+        raise ValueError("index and perturbation need isotropic second moments, which bernoulli_mask has not")
     # E[(xi^T z)^2] = M c_xi c_z; 1 for the unit-sphere index with z on the sphere of radius sqrt(M).
     noise_std = math.sqrt(config.index_dim * index.second_moment * perturbation.second_moment)
-    if spec.num_states is None:
-        torso = torsos.Mlp(config.hidden_sizes)
-        observation = jnp.zeros(spec.observation_shape)
-    else:
-        torso = torsos.OneHotMlp(spec.num_states, config.hidden_sizes)
-        observation = jnp.zeros((), jnp.int32)
-    network = epistemic.make_hyper_network(
-        torso,
-        spec.num_actions,
-        index,
-        observation,
-        prior_scale=config.prior_scale,
-        posterior_scale=config.posterior_scale,
-        prior_std=config.prior_std,
-        num_states=spec.num_states,
-    )
+    network = make_network(config, spec, index)
     loss = losses.make_td_loss(
         network,
         kind=config.loss,
@@ -95,22 +118,13 @@ def make_agent(config: Config, spec: types.EnvironmentSpec) -> base.Agent:
         num_ois=config.num_ois,
         double_q=config.double_q,
     )
-    loss = losses.with_prior_regularization(loss, config.prior_regularization)
-    return base.Agent(
+    return base.make_agent(
         config,
+        spec,
         network,
-        learner.make_learner(
-            network, loss, base.make_optimizer(config, spec, loss), target_period=config.target_period
-        ),
-        actor.make_actor(
-            index,
-            spec.num_actions,
-            action_index=config.action_index,
-            num_ois=config.num_ois,
-            resample_probability=config.resample_probability,
-        ),
-        actor.make_actor(
-            index, spec.num_actions, action_index=config.action_index, num_ois=config.num_ois
-        ),
+        losses.with_prior_regularization(loss, config.prior_regularization),
         perturbation,
+        action_index=config.action_index,
+        num_ois=config.num_ois,
+        resample_probability=config.resample_probability,
     )

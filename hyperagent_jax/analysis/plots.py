@@ -1,14 +1,40 @@
 """Pictures of runs; the only file that imports matplotlib."""
 
+import collections
 from collections.abc import Sequence
+import math
 import os
+from typing import BinaryIO
 
 import matplotlib
 
 matplotlib.use("Agg")
+import matplotlib.lines
 import matplotlib.pyplot as plt
 import matplotlib.ticker
 import numpy as np
+
+from hyperagent_jax.analysis import runs as runs_lib
+from hyperagent_jax.analysis import solve_times
+
+# Okabe and Ito's colours without the yellow, which is faint on white, and two of Tol's: distinct to colour-blind
+# eyes. Markers repeat with another period, so that many more lines differ in one or the other.
+_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#882255", "#999933")
+_MARKERS = ("o", "s", "^", "D", "v", "P", "<", ">", "h", "p", "*")
+# More lines than this in one panel are a tangle.
+_MAX_LINES = 12
+# Over a smaller range a logarithmic axis only hides that growth is linear.
+_LOG_RANGE = 20.0
+_DASHES = (0, (5, 3))
+_STYLE = {
+    "text.parse_math": False,  # labels are names from files, never mathematics
+    "axes.spines.top": False, "axes.spines.right": False, "axes.edgecolor": "0.5", "axes.labelsize": 11,
+    "axes.titlelocation": "left", "axes.grid": True, "axes.axisbelow": True, "grid.color": "0.92",
+    "xtick.color": "0.2", "ytick.color": "0.2", "legend.frameon": False, "legend.fontsize": 9.5,
+}
+
+# A line of a picture: its label and, at each x, the runs that differ in their seed only.
+_Line = tuple[str, list[tuple[float, list[runs_lib.Run]]]]
 
 
 def deep_sea_run(
@@ -58,4 +84,237 @@ def deep_sea_run(
             direction.set_major_locator(matplotlib.ticker.MaxNLocator(integer=True))
         axis.set(title=f"{label} (seed {int(maps['seed'])})", xlabel="column", ylabel="row")
     figure.savefig(path, dpi=110)
+    plt.close(figure)
+
+
+def episodes_to_learn(
+    file: str | os.PathLike | BinaryIO, title: str, groups: Sequence[solve_times.Group], *, narrow: bool = False
+) -> None:
+    """Draws episodes to learn against the size, a line per group, and their linear fits.
+
+    Args:
+        file: the PNG.
+        title: what is shown.
+        groups: the runs; if the groups are many, every agent with several has a panel of its own.
+        narrow: for the width of a phone, with the legend below.
+    """
+    panels = {"": list(groups)}
+    if len(groups) > _MAX_LINES:
+        count = collections.Counter(group.agent for group in groups)
+        panels = {}
+        for group in sorted(groups, key=lambda group: count[group.agent] == 1):
+            panels.setdefault(group.agent if count[group.agent] > 1 else "other agents", []).append(group)
+    sizes = sorted({size for group in groups for size in group.sizes})
+    fits = False
+    with plt.rc_context(_STYLE):
+        width, height = (4.3, 4.2) if narrow else (11.0, 5.2 if len(panels) == 1 else 4.2)
+        below = 0.8 + 0.3 * len(groups) if narrow else 0.0
+        figure, axes = plt.subplots(
+            len(panels), 1, figsize=(width, height * len(panels) + 0.8 + below), layout="constrained",
+            squeeze=False, sharex=True, sharey=True,
+        )
+        for axis, (name, members) in zip(axes.flat, panels.items(), strict=True):
+            lines = [
+                (group.label.removeprefix(f"{name}, "), [(size, group.at(size)) for size in group.sizes])
+                for group in members
+            ]
+            handles, shifts = _draw_lines(axis, lines, sizes, width)
+            for group, handle, shift in zip(members, handles, shifts, strict=True):
+                label = _wrap(handle.get_label(), 44 if narrow else 30)
+                if (linear := solve_times.fit(group).linear) is not None:
+                    fits = True
+                    x = np.linspace(group.sizes[0], group.sizes[-1], 200)
+                    y = np.where(linear(x) > 0.0, linear(x), np.nan)  # nothing else is a number of episodes
+                    axis.plot(
+                        x + shift, y, color=handle.get_color(), linestyle=_DASHES, linewidth=1.1, alpha=0.8
+                    )
+                    on_one_line = narrow and len(label) < 20
+                    label += f"{': ' if on_one_line else chr(10)}{_equation(linear)}"
+                handle.set_label(label)
+            axis.set_xticks(sizes)
+            axis.tick_params(labelbottom=True)
+            axis.set(title=name, xlabel="size N", ylabel="episodes to learn")
+            axis.legend(
+                handles=handles, loc="upper left", bbox_to_anchor=(-0.2, -0.14) if narrow else (1.01, 1.0),
+                labelspacing=0.5 if narrow else 0.8,
+            )
+        runs = [run for group in groups for run in group.runs]
+        _finish(figure, axes.flat, title, runs, narrow, fits=fits)
+        _save(figure, file)
+
+
+def ablation(
+    file: str | os.PathLike | BinaryIO, title: str, study: solve_times.Ablation, *, narrow: bool = False
+) -> None:
+    """Draws episodes to learn against one setting: a line per size, or a panel per size and a line per label.
+
+    Args:
+        file: the PNG.
+        title: what is shown.
+        study: the runs.
+        narrow: for the width of a phone, with panels and legend below one another.
+    """
+    x = dict(zip(study.values, _positions(study.values), strict=True))
+
+    def line(label, size):
+        cells = study.lines[label]
+        return [(x[value], cells[size, value]) for value in study.values if (size, value) in cells]
+
+    panels = {f"size {size}": [(label, line(label, size)) for label in study.lines] for size in study.sizes}
+    if len(study.lines) == 1:
+        (label,) = study.lines
+        panels = {label: [(f"size {size}", line(label, size)) for size in study.sizes]}
+    columns = 1 if narrow else len(panels) if len(panels) <= 3 else 2
+    rows = math.ceil(len(panels) / columns)
+    num_lines = len(next(iter(panels.values())))
+    with plt.rc_context(_STYLE):
+        width, height = (4.3, 3.3) if narrow else (11.0, 4.6 if rows == 1 else 3.8)
+        below = 0.8 + 0.25 * num_lines if narrow else 0.0
+        figure, axes = plt.subplots(
+            rows, columns, figsize=(width, height * rows + 0.8 + below), layout="constrained", squeeze=False,
+            sharex=True, sharey=True,
+        )
+        for axis in axes.flat[len(panels) :]:
+            axis.remove()
+        used = axes.flat[: len(panels)]
+        for axis, (name, lines) in zip(used, panels.items(), strict=True):
+            handles, _ = _draw_lines(axis, lines, list(x.values()), width / columns)
+            axis.set_xticks(list(x.values()), list(x))
+            axis.tick_params(labelbottom=True)
+            axis.set(title=name, xlabel=study.setting)
+        for axis in axes[:, 0]:
+            axis.set_ylabel("episodes to learn")
+        for handle in handles:
+            handle.set_label(_wrap(handle.get_label(), 44 if narrow else 30))
+        if not narrow:
+            axes[0, -1].legend(handles=handles, loc="upper left", bbox_to_anchor=(1.01, 1.0), labelspacing=0.8)
+        runs = [run for cells in study.lines.values() for cell in cells.values() for run in cell]
+        _finish(figure, used, title, runs, narrow, legend=handles if narrow else ())
+        _save(figure, file)
+
+
+def _positions(values: Sequence[str]) -> list[float]:
+    """Places of a setting's values: by logarithm, as they are, or evenly spaced; numbers come in order."""
+    even = [float(i) for i in range(len(values))]
+    numbers = solve_times.as_numbers(values)
+    if numbers is None:
+        return even
+    if numbers[0] > 0.0 and numbers[-1] / numbers[0] >= 4.0:
+        numbers = [math.log2(number) for number in numbers]
+    gaps = np.diff(numbers)
+    # Closer together they could not be told apart.
+    return numbers if gaps.min() > 0.08 * gaps.sum() else even
+
+
+def _draw_lines(
+    axis, lines: Sequence[_Line], places: Sequence[float], width: float
+) -> tuple[list[matplotlib.lines.Line2D], np.ndarray]:
+    """Draws seeds, means and failures of all lines side by side.
+
+    Args:
+        axis: the panel.
+        lines: what to draw.
+        places: all x, in order.
+        width: inches of the panel with its legend.
+
+    Returns:
+        A handle for the legend and the shift to the side, for each line.
+    """
+    gap = float(min(np.diff(places), default=1.0))
+    points = 0.7 * 72 * width / (places[-1] - places[0] + 1.2 * gap)  # of a unit of x, roughly
+    step = min(0.75 * gap / len(lines), 26 / points)
+    room = step * points  # for what is written above a cross
+    shifts = step * (np.arange(len(lines)) - (len(lines) - 1) / 2)
+    axis.set_xlim(places[0] - 0.6 * gap, places[-1] + 0.6 * gap)
+    if len(lines) > 1:  # shows what belongs to one x
+        axis.grid(False, axis="x")
+        for x in places:
+            axis.axvspan(x + shifts[0] - step, x + shifts[-1] + step, color="0.96", linewidth=0, zorder=0)
+    handles = []
+    for i, ((label, cells), shift) in enumerate(zip(lines, shifts, strict=True)):
+        colour, marker = _COLOURS[i % len(_COLOURS)], _MARKERS[i % len(_MARKERS)]
+        means = []
+        for x, runs in cells:
+            x = x + shift
+            summary = solve_times.summarise(runs)
+            solved = [run.episodes for run in runs if run.solved]
+            limits = [run.limit for run in runs if run.failed]
+            axis.scatter([x] * len(solved), solved, s=14, color=colour, alpha=0.3, linewidths=0, zorder=2)
+            axis.scatter([x] * len(limits), limits, s=34, color=colour, marker="x", linewidths=1.6, zorder=4)
+            if limits:
+                axis.annotate(
+                    f"{summary.solved}/{summary.solved + summary.failed}", (x, max(limits)), xytext=(0, 6),
+                    textcoords="offset points", ha="center", va="bottom", color=colour,
+                    fontsize=8 if room > 10 else 7, rotation=90 if room < 25 and len(lines) > 1 else 0,
+                )
+            if solved:
+                means.append((x, summary.mean, "white" if limits else colour))
+        if means:
+            x, y, faces = zip(*means, strict=True)
+            axis.plot(x, y, color=colour, linewidth=1.6, zorder=3)
+            axis.scatter(x, y, s=46, marker=marker, color=faces, edgecolors=colour, linewidths=1.5, zorder=5)
+        handles.append(matplotlib.lines.Line2D([], [], color=colour, marker=marker, markersize=7, label=label))
+    return handles, shifts
+
+
+def _wrap(label: str, width: int) -> str:
+    """Breaks a label between its settings."""
+    lines = [""]
+    for part in label.split(", "):
+        if lines[-1] and len(lines[-1]) + len(part) > width:
+            lines.append("")
+        lines[-1] += f", {part}" if lines[-1] else part
+    return ",\n".join(lines)
+
+
+def _equation(linear: solve_times.LinearFit) -> str:
+    sign = "+" if linear.intercept >= 0.0 else "-"
+    quality = "" if math.isnan(linear.r_squared) else f", R\N{SUPERSCRIPT TWO} {linear.r_squared:.2f}"
+    text = f"{linear.slope:.1f} N {sign} {abs(linear.intercept):,.0f}{quality}"
+    return text.replace("-", "\N{MINUS SIGN}")
+
+
+def _finish(figure, axes, title, runs: Sequence[runs_lib.Run], narrow, legend=(), fits=False) -> None:
+    """Title, scale and, after what the legend has already, how to read the marks."""
+    figure.suptitle(title, x=0.01, ha="left", fontsize="large" if narrow else "x-large", fontweight="bold")
+    limits = [run.limit for run in runs if run.failed]
+    values = [*limits, *(run.episodes for run in runs if run.solved)] or [1]
+    for axis in axes:
+        if min(values) > 0 and max(values) / min(values) > _LOG_RANGE:
+            axis.set_yscale("log")
+            axis.yaxis.set_major_locator(matplotlib.ticker.LogLocator(subs=(1.0, 2.0, 5.0)))
+            axis.yaxis.set_minor_locator(matplotlib.ticker.NullLocator())
+            axis.set_ylim(0.75 * min(values), (1.9 if limits else 1.25) * max(values))
+        else:
+            axis.set_ylim(0.0, (1.2 if limits else 1.08) * max(values))
+        axis.yaxis.set_major_formatter(matplotlib.ticker.FuncFormatter(lambda value, _: f"{value:,.10g}"))
+        for limit in set(limits):
+            axis.axhline(limit, color="0.6", linestyle=":", linewidth=1, zorder=1)
+
+    def sign(label, **style):
+        return matplotlib.lines.Line2D([], [], **{"color": "0.35", "linestyle": "", "label": label, **style})
+
+    signs = [
+        *legend,
+        sign("one seed", marker="o", markersize=4, alpha=0.5),
+        sign("mean over solved seeds", marker="o", markersize=7, linestyle="-"),
+    ]
+    if limits:
+        signs += [
+            sign("the same, some failed", marker="o", markersize=7, markerfacecolor="white", linestyle="-"),
+            sign("failed at the limit, k/n solved", marker="x", markersize=6, markeredgewidth=1.6),
+        ]
+    if fits:
+        signs.append(sign("linear fit", linestyle=_DASHES, linewidth=1.1))
+    if crashed := sum(run.crashed for run in runs):
+        signs.append(sign(f"({crashed} crashed run{'s' if crashed > 1 else ''} not shown)"))
+    figure.legend(
+        handles=signs, loc="outside lower left", ncols=1 if narrow else len(signs), fontsize=9,
+        labelcolor="0.25", handletextpad=0.5, columnspacing=1.1,
+    )
+
+
+def _save(figure, file) -> None:
+    # The version of matplotlib in the file would make a page of the same runs another one.
+    figure.savefig(file, dpi=160, format="png", metadata={"Software": None})
     plt.close(figure)

@@ -55,12 +55,144 @@ def evaluate_coefficients(coefficients: types.Array, index: types.Array) -> type
     return values
 
 
-class _TorsoAndHead(nn.Module):
+class TorsoAndHead(nn.Module):
+    """Features of an observation and the output layer on them."""
+
     torso: nn.Module
     head: nn.Module
 
     def __call__(self, observation):
         return self.head(self.torso(observation))
+
+
+class LinearFunction(NamedTuple):
+    """A function of observation and index that is linear in the index; fixed priors are such.
+
+    Attributes:
+        init: maps a key to its parameters.
+        apply: maps (parameters, observation) to coefficients [num_actions, M + 1].
+    """
+
+    init: Callable[[types.PRNGKey], types.Params]
+    apply: Callable[[types.Params, types.Array], types.Array]
+
+
+def _linear_function(module: nn.Module, observation: types.Array) -> LinearFunction:
+    return LinearFunction(
+        lambda key: module.init(key, observation)["params"],
+        lambda params, o: module.apply({"params": params}, o),
+    )
+
+
+def _scaled_prior(function: LinearFunction, scale: float, num_states: int | None) -> LinearFunction:
+    """Scales a prior; for integer observations its values at all of them become its parameters."""
+
+    def scaled(params, o):
+        return scale * function.apply(params, o)
+
+    if num_states is None:
+        return LinearFunction(function.init, scaled)
+    return LinearFunction(
+        lambda key: jax.vmap(scaled, (None, 0))(function.init(key), jnp.arange(num_states)),
+        lambda table, o: table[o],
+    )
+
+
+def make_hyper_prior(
+    torso: nn.Module,
+    num_actions: int,
+    index_dim: int,
+    observation: types.Array,
+    *,
+    scale: float,
+    std: float = 1.0,
+    mean_init: str = "sphere",
+    num_states: int | None = None,
+) -> LinearFunction:
+    """HyperAgent's prior: a linear hypermodel on the last layer of a torso of its own (eq. 13).
+
+    Args:
+        torso: the prior's torso.
+        num_actions: number of actions.
+        index_dim: M.
+        observation: an example observation.
+        scale: factor of the prior.
+        std: radius of the spheres the last layer is drawn from.
+        mean_init: how b_0 is drawn, "sphere" or "xavier".
+        num_states: with integer observations, their number. The prior is then evaluated once for
+            every state and kept as a table, which is what its network would return.
+    """
+    network = TorsoAndHead(torso, heads.HyperLinear(num_actions, index_dim, heads.prior_init(mean_init, std)))
+    return _scaled_prior(_linear_function(network, observation), scale, num_states)
+
+
+def _make_ensemble(
+    torso: nn.Module, num_actions: int, num_members: int, observation: types.Array
+) -> LinearFunction:
+    """Separate plain networks, one per coordinate of the index; parameters have a leading axis of members."""
+    member = _linear_function(TorsoAndHead(torso, heads.plain_linear(num_actions)), observation)
+
+    def init(key):
+        return jax.vmap(member.init)(jax.random.split(key, num_members))
+
+    def apply(params, o):
+        values = jax.vmap(lambda p: member.apply(p, o)[:, 0], out_axes=1)(params)
+        return jnp.pad(values, ((0, 0), (0, 1)))
+
+    return LinearFunction(init, apply)
+
+
+def make_ensemble_prior(
+    torso: nn.Module,
+    num_actions: int,
+    index_dim: int,
+    observation: types.Array,
+    *,
+    scale: float,
+    num_states: int | None = None,
+) -> LinearFunction:
+    """One fixed random network per coordinate of the index, weighted by it (Ensemble+ and epinets)."""
+    return _scaled_prior(_make_ensemble(torso, num_actions, index_dim, observation), scale, num_states)
+
+
+def no_prior(num_actions: int, index_dim: int) -> LinearFunction:
+    """The prior that is zero everywhere."""
+    return LinearFunction(lambda key: (), lambda params, o: jnp.zeros((num_actions, index_dim + 1)))
+
+
+def make_linear_network(
+    learnable: LinearFunction,
+    prior: LinearFunction,
+    index: indices.IndexDistribution,
+    posterior_scale: float = 1.0,
+) -> EpistemicNetwork:
+    """A network whose Q-values are linear in the index.
+
+    Args:
+        learnable: the learnable part.
+        prior: the fixed prior.
+        index: distribution of the index.
+        posterior_scale: factor of the learnable part.
+    """
+
+    def posterior(params, o, prior_belief):
+        return posterior_scale * learnable.apply(params, o) + prior_belief
+
+    def value(params, belief, index):
+        del params
+        return evaluate_coefficients(belief, index)
+
+    init = with_prior(learnable.init, prior)
+    return EpistemicNetwork(init, prior.apply, posterior, value, index, is_linear=True)
+
+
+def with_prior(
+    init: Callable[[types.PRNGKey], types.Params], prior: LinearFunction
+) -> Callable[[types.PRNGKey], types.Variables]:
+    """The `init` of a network with a prior."""
+    return lambda key: types.Variables(
+        params=init(types.fold_in_tag(key, "params")), prior=prior.init(types.fold_in_tag(key, "prior"))
+    )
 
 
 def make_hyper_network(
@@ -74,6 +206,7 @@ def make_hyper_network(
     posterior_scale: float = 1.0,
     prior_std: float = 1.0,
     mean_init: str = "sphere",
+    has_bias: bool = False,
     num_states: int | None = None,
 ) -> EpistemicNetwork:
     """HyperAgent's network: a linear hypermodel on the last layer plus a fixed prior (eq. 3, 13).
@@ -88,39 +221,54 @@ def make_hyper_network(
         posterior_scale: factor of the learnable part.
         prior_std: radius of the spheres the prior's last layer is drawn from.
         mean_init: how b and b_0 start, "sphere" or "xavier".
-        num_states: with integer observations, their number. The prior is then evaluated once for
-            every state and kept as a table, which is what its network would return.
+        has_bias: HyperDQN's form: the last layer's bias is generated too, from zero on, and the learnable
+            hypermodel starts as HyperDQN's.
+        num_states: with integer observations, their number; the prior is then kept as a table.
 
     Returns:
         The network; its beliefs are coefficients [num_actions, index_dim + 1].
     """
-    learnable = _TorsoAndHead(
-        torso, heads.HyperLinear(num_actions, index.dim, heads.learnable_init(mean_init, prior_std))
+    if has_bias:
+        head = heads.HyperLinear(num_actions, index.dim, heads.hyperdqn_init, nn.initializers.zeros)
+    else:
+        head = heads.HyperLinear(num_actions, index.dim, heads.learnable_init(mean_init, prior_std))
+    prior = make_hyper_prior(
+        prior_torso or torso, num_actions, index.dim, observation,
+        scale=prior_scale, std=prior_std, mean_init=mean_init, num_states=num_states,
     )
-    fixed = _TorsoAndHead(
-        prior_torso or torso,
-        heads.HyperLinear(num_actions, index.dim, heads.prior_init(mean_init, prior_std)),
-    )
+    learnable = _linear_function(TorsoAndHead(torso, head), observation)
+    return make_linear_network(learnable, prior, index, posterior_scale)
 
-    def fixed_coefficients(variables, o):
-        return prior_scale * fixed.apply(variables, o)
 
-    def init(key):
-        prior = fixed.init(types.fold_in_tag(key, "prior"), observation)
-        if num_states is not None:
-            prior = jax.vmap(fixed_coefficients, (None, 0))(prior, jnp.arange(num_states))
-        return types.Variables(
-            params=learnable.init(types.fold_in_tag(key, "params"), observation)["params"], prior=prior
+def make_plain_network(torso: nn.Module, num_actions: int, observation: types.Array) -> EpistemicNetwork:
+    """A network without index and prior: a torso and a linear layer."""
+    learnable = _linear_function(TorsoAndHead(torso, heads.plain_linear(num_actions)), observation)
+    return make_linear_network(learnable, no_prior(num_actions, 0), indices.no_index())
+
+
+def make_ensemble_network(
+    torso: nn.Module,
+    num_actions: int,
+    num_members: int,
+    observation: types.Array,
+    *,
+    prior_scale: float = 0.0,
+    num_states: int | None = None,
+) -> EpistemicNetwork:
+    """An ensemble of whole networks; the index e_i chooses member i, so it is linear in the index too.
+
+    Args:
+        torso: flax module that maps one observation to features.
+        num_actions: number of actions.
+        num_members: M.
+        observation: an example observation.
+        prior_scale: factor of every member's own fixed prior network; 0 for no priors.
+        num_states: with integer observations, their number; the prior is then kept as a table.
+    """
+    ensemble = _make_ensemble(torso, num_actions, num_members, observation)
+    prior = no_prior(num_actions, num_members)
+    if prior_scale:
+        prior = make_ensemble_prior(
+            torso, num_actions, num_members, observation, scale=prior_scale, num_states=num_states
         )
-
-    def prior(variables, o):
-        return variables[o] if num_states is not None else fixed_coefficients(variables, o)
-
-    def posterior(params, o, prior_belief):
-        return posterior_scale * learnable.apply({"params": params}, o) + prior_belief
-
-    def value(params, belief, index):
-        del params
-        return evaluate_coefficients(belief, index)
-
-    return EpistemicNetwork(init, prior, posterior, value, index, is_linear=True)
+    return make_linear_network(ensemble, prior, indices.coordinate(num_members))

@@ -1,6 +1,7 @@
 """Output layers: from features phi(s) of one state to what an index turns into Q-values."""
 
 from collections.abc import Callable
+import math
 
 import flax.linen as nn
 import jax
@@ -17,17 +18,21 @@ class HyperLinear(nn.Module):
     """Last-layer linear hypermodel <A xi + b, phi> (eq. 3), contracted over features first.
 
     phi A and phi b are the coefficients of a function that is linear in xi, so any number of indices
-    costs one small product each and the generated weights [H, num_actions] never exist.
+    costs one small product each and the generated weights [H, num_actions] never exist. With M = 0 it is a
+    plain linear layer.
 
     Attributes:
         num_actions: number of actions.
         index_dim: M.
         kernel_init: makes the array [H, num_actions, M + 1] that holds A and, last, b.
+        bias_init: makes the array [1, num_actions, M + 1] of a generated bias A_2 xi + b_2; None for no
+            bias, as in HyperAgent.
     """
 
     num_actions: int
     index_dim: int
     kernel_init: Initializer
+    bias_init: Initializer | None = None
 
     @nn.compact
     def __call__(self, features: types.Array) -> types.Array:
@@ -35,7 +40,19 @@ class HyperLinear(nn.Module):
         shape = (features.shape[-1], self.num_actions, self.index_dim + 1)
         kernel = self.param("kernel", self.kernel_init, shape)
         flat = features @ kernel.reshape(shape[0], -1)
-        return flat.reshape(shape[1:])
+        coefficients = flat.reshape(shape[1:])
+        if self.bias_init is not None:
+            coefficients += self.param("bias", self.bias_init, (1, *shape[1:]))[0]
+        return coefficients
+
+
+def plain_linear(num_actions: int) -> HyperLinear:
+    """A linear layer with bias and without index: features [H] to [num_actions, 1]."""
+
+    def kernel_init(key, shape, dtype=jnp.float32):
+        return torsos.xavier_normal(key, shape[:2], dtype)[..., None]
+
+    return HyperLinear(num_actions, 0, kernel_init, nn.initializers.zeros)
 
 
 def _joined(weight_init: Initializer, mean_init: Initializer) -> Initializer:
@@ -62,10 +79,7 @@ def sphere_vector(scale: float) -> Initializer:
     """The whole array, flattened, uniform on the sphere of radius `scale`."""
 
     def init(key, shape, dtype=jnp.float32):
-        size = 1
-        for length in shape:
-            size *= length
-        return scale * indices.sphere(size).sample(key, ()).reshape(shape).astype(dtype)
+        return scale * indices.sphere(math.prod(shape)).sample(key, ()).reshape(shape).astype(dtype)
 
     return init
 
@@ -80,6 +94,12 @@ def _mean_init(name: str, scale: float) -> Initializer:
 def learnable_init(mean_init: str, prior_std: float) -> Initializer:
     """The released code's start of the learnable hypermodel: A Xavier normal on [H * actions, M]."""
     return _joined(torsos.xavier_normal, _mean_init(mean_init, prior_std))
+
+
+def hyperdqn_init(key, shape, dtype=jnp.float32) -> types.Array:
+    """The start HyperDQN's own code has on DeepSea: A normal with standard deviation 1 / sqrt(H), b zero."""
+    normal = nn.initializers.normal(1.0 / math.sqrt(shape[0]))
+    return _joined(normal, nn.initializers.zeros)(key, shape, dtype)
 
 
 def prior_init(mean_init: str, prior_std: float) -> Initializer:

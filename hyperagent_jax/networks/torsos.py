@@ -27,11 +27,20 @@ class Mlp(nn.Module):
         return x
 
 
+def look_up_row(module: nn.Module, init: nn.initializers.Initializer, shape: tuple[int, int], state):
+    """Row `state` of the table `ROWS` of a module, which has the given shape when it is made.
+
+    A learner may later put a shorter table in its place, with only the rows that a batch asks for.
+    """
+    if module.has_variable("params", ROWS):  # any number of rows, so no check of its shape
+        return module.get_variable("params", ROWS)[state]
+    return module.param(ROWS, init, shape)[state]
+
+
 class OneHotMlp(nn.Module):
     """`Mlp` on the one-hot code of an integer state, without the one-hot.
 
-    The first layer is a row lookup. Its rows are the leaf `rows` (see `ROWS`), so that a learner may
-    touch only the rows a batch asks for; all other parameters have the shapes of `Mlp`.
+    The first layer is a row lookup (see `look_up_row`); all other parameters have the shapes of `Mlp`.
     """
 
     num_states: int
@@ -39,12 +48,8 @@ class OneHotMlp(nn.Module):
 
     @nn.compact
     def __call__(self, state: types.Array) -> types.Array:
-        if self.has_variable("params", ROWS):  # any number of rows, so no check of its shape
-            rows = self.get_variable("params", ROWS)
-        else:
-            rows = self.param(ROWS, xavier_normal, (self.num_states, self.features[0]))
-        bias = self.param("bias", nn.initializers.zeros, (self.features[0],))
-        x = nn.relu(rows[state] + bias)
+        row = look_up_row(self, xavier_normal, (self.num_states, self.features[0]), state)
+        x = nn.relu(row + self.param("bias", nn.initializers.zeros, (self.features[0],)))
         for i, width in enumerate(self.features[1:], start=1):
             x = nn.relu(nn.Dense(width, kernel_init=xavier_normal, name=f"layer_{i}")(x))
         return x

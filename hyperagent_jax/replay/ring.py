@@ -1,4 +1,4 @@
-"""Uniform replay in device memory: a ring of pytrees."""
+"""Replay in device memory: a ring of pytrees, sampled uniformly or with a liking for the recent."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -26,7 +26,7 @@ class Ring(NamedTuple):
         init: maps an example item to an empty RingState.
         add: maps (state, item) to the state with that item, the oldest overwritten when full.
         draw: maps (key, batch_size) to the random bits of one sample.
-        sample: maps (state, bits) to items, uniformly and with replacement.
+        sample: maps (state, bits) to items, with replacement.
         size: maps a state to the number of items it holds.
     """
 
@@ -37,8 +37,14 @@ class Ring(NamedTuple):
     size: Callable[[RingState], types.Array]
 
 
-def make_ring(capacity: int) -> Ring:
-    """Makes a ring buffer for `capacity` items."""
+def make_ring(capacity: int, recent_fraction: float = 0.0) -> Ring:
+    """Makes a ring buffer for `capacity` items.
+
+    Args:
+        capacity: number of items it holds.
+        recent_fraction: share of every sample whose ages are log-uniform: as many items of age 10 to 100 as of
+            age 100 to 1,000 and so on. The rest is uniform.
+    """
     if capacity < 1:
         raise ValueError(f"the replay's capacity must be at least 1, got {capacity}")
 
@@ -61,7 +67,14 @@ def make_ring(capacity: int) -> Ring:
         return jax.random.bits(key, (batch_size,))
 
     def sample(state, bits):
-        slots = (bits % jnp.maximum(size(state), 1).astype(jnp.uint32)).astype(jnp.int32)
+        held = jnp.maximum(size(state), 1)
+        num_recent = round(recent_fraction * bits.shape[0])
+        slots = (bits[num_recent:] % held.astype(jnp.uint32)).astype(jnp.int32)
+        if num_recent:
+            # Age a (the newest has 1) with probability log((a + 1) / a) / log(held + 1).
+            uniform = (bits[:num_recent] >> 8).astype(jnp.float32) * 2.0**-24
+            age = jnp.exp(uniform * jnp.log1p(held.astype(jnp.float32))).astype(jnp.int32)
+            slots = jnp.concatenate([(state.added - jnp.minimum(age, held)) % capacity, slots])
         return jax.tree.map(lambda buffer: buffer[slots], state.storage)
 
     return Ring(init, add, draw, sample, size)

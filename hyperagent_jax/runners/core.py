@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 
 from hyperagent_jax import actor as actor_lib
@@ -51,7 +52,7 @@ class Metrics(NamedTuple):
 
 
 class StepNoise(NamedTuple):
-    """The agent's random numbers of one step."""
+    """The agent's random numbers of one step; those of `replay` and `learner` have a leading axis of updates."""
 
     actor: actor_lib.ActorNoise
     perturbation: types.Array
@@ -69,7 +70,7 @@ class Core(NamedTuple):
         act_randomly: maps noise to a uniformly random action.
         observe: maps (state, action, TimeStep, noise) to (state, Metrics); adds the transition to the
             replay and moves on to the new observation.
-        learn: maps (state, noise) to (state, loss): one update.
+        learn: maps (state, Metrics, noise) to (state, Metrics): the updates of one step.
     """
 
     init: Callable[[types.PRNGKey, types.Array, Any], SeedState]
@@ -77,13 +78,14 @@ class Core(NamedTuple):
     act: Callable[[SeedState, StepNoise], tuple[SeedState, types.Array]]
     act_randomly: Callable[[StepNoise], types.Array]
     observe: Callable[..., tuple[SeedState, Metrics]]
-    learn: Callable[[SeedState, StepNoise], tuple[SeedState, types.Array]]
+    learn: Callable[[SeedState, Metrics, StepNoise], tuple[SeedState, Metrics]]
 
 
 def make_core(agent: agents_base.Agent) -> Core:
     """Makes the parts of a step for an agent."""
     config = agent.config
-    ring = ring_lib.make_ring(config.replay_capacity)
+    num_updates = config.updates_per_step
+    ring = ring_lib.make_ring(config.replay_capacity, config.recent_fraction)
 
     def init(key, observation, environment_state):
         return SeedState(
@@ -99,20 +101,26 @@ def make_core(agent: agents_base.Agent) -> Core:
         )
 
     def draw(key):
+        def for_updates(draw_one, tag):
+            key_of_all = types.fold_in_tag(key, tag)
+            keys = key_of_all[None] if num_updates == 1 else jax.random.split(key_of_all, num_updates)
+            return jax.vmap(lambda k: draw_one(k, config.batch_size))(keys)
+
         return StepNoise(
             agent.actor.draw(types.fold_in_tag(key, "actor")),
             agent.perturbation.sample(types.fold_in_tag(key, "perturbation"), ()),
-            ring.draw(types.fold_in_tag(key, "replay"), config.batch_size),
-            agent.learner.draw(types.fold_in_tag(key, "learner"), config.batch_size),
+            for_updates(ring.draw, "replay"),
+            for_updates(agent.learner.draw, "learner"),
         )
 
     def act(state, noise):
         indices = agent.actor.next_indices(state.indices, state.is_first, noise.actor)
         values = agent.learner.values(state.learner, state.observation, indices)
-        return state._replace(indices=indices), agent.actor.select(values, noise.actor)
+        action = agent.actor.select(values, noise.actor, state.learner.count)
+        return state._replace(indices=indices), action
 
     def act_randomly(noise):
-        return jnp.argmax(noise.actor.ties).astype(jnp.int32)
+        return actor_lib.random_action(noise.actor)
 
     def observe(state, action, timestep: environments_base.TimeStep, noise):
         transition = types.Transition(
@@ -136,10 +144,16 @@ def make_core(agent: agents_base.Agent) -> Core:
         returns = jnp.where(last, episode_return, 0.0)
         return state, Metrics(jnp.zeros(()), jnp.zeros((), jnp.int32), returns, finished)
 
-    def learn(state, noise):
-        batch = types.Batch(ring.sample(state.replay, noise.replay), ring.size(state.replay))
-        learner, info = agent.learner.update(state.learner, batch, noise.learner)
-        return state._replace(learner=learner), info["loss"]
+    def learn(state, metrics, noise):
+        def update(i, carry):
+            learner, loss = carry
+            batch = types.Batch(ring.sample(state.replay, noise.replay[i]), ring.size(state.replay))
+            learner, info = agent.learner.update(learner, batch, jax.tree.map(lambda x: x[i], noise.learner))
+            return learner, loss + info["loss"]
+
+        learner, loss = jax.lax.fori_loop(0, num_updates, update, (state.learner, jnp.zeros(())))
+        metrics = metrics._replace(loss=loss, updates=jnp.full((), num_updates, jnp.int32))
+        return state._replace(learner=learner), metrics
 
     return Core(init, draw, act, act_randomly, observe, learn)
 

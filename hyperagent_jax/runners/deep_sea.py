@@ -24,10 +24,12 @@ from hyperagent_jax.runners import scan
 
 RESULT_FIELDS = (
     "agent", "size", "seed", "solved", "episodes_to_learn", "interactions", "final_return", "num_params",
-    "compile_seconds", "train_seconds", "interactions_per_second",
+    "num_output_params", "compile_seconds", "train_seconds", "interactions_per_second",
 )
 CURVE_FIELDS = ("seed", "interactions", "episodes", "train_return", "eval_return", "loss")
 RUNNERS = ("scan", "loop")
+# Largest seed of a run.
+MAX_SEED = 2**31
 # The optimal return is a sum of 32-bit numbers.
 RETURN_TOLERANCE = 1e-6
 # Number of indices that the value and uncertainty maps average over.
@@ -59,7 +61,23 @@ class Protocol:
     def __post_init__(self):
         for name in ("size", "max_episodes", "eval_every", "eval_episodes"):
             if getattr(self, name) < 1:
-                raise errors.UserError(f"--{name} must be at least 1, got {getattr(self, name)}")
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.mapping_seed is not None and not 0 <= self.mapping_seed < 2**32:
+            raise ValueError(f"mapping_seed must be between 0 and {2**32 - 1}, got {self.mapping_seed}")
+
+
+def make_protocol(*, solved_return: float | None = None, **settings) -> Protocol:
+    """A protocol that is solved at the optimum, when stochastic at 80% of it, unless told otherwise.
+
+    Args:
+        solved_return: as in `Protocol`; None for the default.
+        **settings: the other fields of `Protocol`.
+    """
+    protocol = Protocol(**settings)
+    if solved_return is None:
+        optimum = deep_sea.optimal_return(protocol.size, deterministic=not protocol.stochastic)
+        solved_return = round(0.8 * optimum if protocol.stochastic else optimum, 6)
+    return dataclasses.replace(protocol, solved_return=solved_return)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,6 +92,7 @@ class Task:
         runner: "scan" runs everything on device, "loop" steps bsuite's own DeepSea from Python.
         checkpoint: file of the group's checkpoint, or None.
         checkpoint_seconds: least time between two checkpoints.
+        maps: whether results come with the agent's values of every cell, which take a program of their own.
     """
 
     agent: str
@@ -83,6 +102,7 @@ class Task:
     runner: str = "scan"
     checkpoint: str | None = None
     checkpoint_seconds: float = 60.0
+    maps: bool = True
 
     def mapping_seed(self, seed: int) -> int:
         """Seed of the action mapping of a seed's environment."""
@@ -117,10 +137,23 @@ def make(task: Task):
         raise errors.UserError(str(error)) from error
 
 
+def _learnable(agent: agents.Agent) -> list[tuple[list[str], int]]:
+    """The keys that lead to each learnable array, and its size."""
+    params = jax.eval_shape(lambda: agent.network.init(jax.random.key(0)).params)
+    return [
+        (jax.tree_util.keystr(path, simple=True, separator="/").split("/"), leaf.size)
+        for path, leaf in jax.tree_util.tree_leaves_with_path(params)
+    ]
+
+
 def count_params(agent: agents.Agent) -> int:
     """Number of learnable parameters."""
-    params = jax.eval_shape(lambda: agent.network.init(jax.random.key(0)).params)
-    return sum(leaf.size for leaf in jax.tree.leaves(params))
+    return sum(size for _, size in _learnable(agent))
+
+
+def count_output_params(agent: agents.Agent) -> int:
+    """Number of learnable parameters outside torsos: what an agent adds to the features it shares with others."""
+    return sum(size for keys, size in _learnable(agent) if not any(key.startswith("torso") for key in keys))
 
 
 class Program(NamedTuple):
@@ -231,8 +264,8 @@ def run_task(task: Task, report: Callable[[Any], None], should_stop: Callable[[]
 
     Reports ("curve", row) after every evaluation, ("result", row, maps) when a seed is done, and ("finished",
     task) at the end, after which the checkpoint is not needed any more. `maps` holds the agent's values and
-    their uncertainty for every cell, [size, size]. A checkpoint keeps the rows reported so far: a resumed task
-    reports them again (results without maps), in case they never reached a file.
+    their uncertainty for every cell, [size, size], or is None if the task wants none. A checkpoint keeps the rows
+    reported so far: a resumed task reports them again (results without maps), in case they never reached a file.
     """
     protocol, size = task.protocol, task.protocol.size
     limit = protocol.max_episodes * size
@@ -249,7 +282,7 @@ def run_task(task: Task, report: Callable[[Any], None], should_stop: Callable[[]
         for row in facts["done"].values():
             report(("result", row, None))
     saved_at = time.monotonic()
-    num_params = count_params(agent)
+    counts = {"num_params": count_params(agent), "num_output_params": count_output_params(agent)}
 
     while len(facts["done"]) < len(task.seeds):
         if should_stop():
@@ -292,13 +325,14 @@ def run_task(task: Task, report: Callable[[Any], None], should_stop: Callable[[]
                     "episodes_to_learn": int(episodes[i]) if solved else "",
                     "interactions": interactions,
                     "final_return": row["eval_return"],
-                    "num_params": num_params,
+                    **counts,
                     "compile_seconds": round(compile_seconds, 2),
                     "train_seconds": round(facts["train_seconds"], 2),
                     "interactions_per_second": round(rate, 1),
                 }
                 facts["done"][str(seed)] = result
-                report(("result", result, value_maps(agent, jax.tree.map(lambda x, i=i: x[i], states), size)))
+                one = jax.tree.map(lambda x, i=i: x[i], states)
+                report(("result", result, value_maps(agent, one, size) if task.maps else None))
         if time.monotonic() - saved_at >= task.checkpoint_seconds:
             _save(task, states, facts)
             saved_at = time.monotonic()

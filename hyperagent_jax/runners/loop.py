@@ -49,8 +49,7 @@ def make_runner(
         state, metrics = core.observe(state, action, timestep, noise)
         state = state._replace(observation=next_observation)
         if is_learning:
-            state, loss = core.learn(state, noise)
-            metrics = metrics._replace(loss=loss, updates=jnp.ones((), jnp.int32))
+            state, metrics = core.learn(state, metrics, noise)
         state, next_action = first_action(state, step + 1)
         return state, next_action, metrics
 

@@ -67,8 +67,7 @@ def make_runner(agent: agents_base.Agent, environment: environments_base.Environ
         noise, environment_noise = noises
         state, action = core.act(state, noise)
         state, metrics = interact(state, action, noise, environment_noise)
-        state, loss = core.learn(state, noise)
-        return state, metrics._replace(loss=loss, updates=jnp.ones((), jnp.int32))
+        return core.learn(state, metrics, noise)
 
     def run(states, start, num_steps):
         num_seeds = states.is_first.shape[0]

@@ -6,11 +6,12 @@ processes there. On an accelerator one process with vmapped seeds is the better 
 
 from collections.abc import Callable, Sequence
 import multiprocessing
+from multiprocessing import connection as connection_lib
 import os
-import queue as queue_lib
 import signal
 import threading
 import time
+import traceback
 from typing import Any
 
 from hyperagent_jax import errors
@@ -45,81 +46,207 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def _work(function: TaskFunction, tasks, reports) -> None:
+def describe(error: BaseException) -> str:
+    """An exception as one line."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
+def _failure(error: Exception) -> str:
+    """What to report of an exception that must not end the other tasks; of a bug, the traceback is printed."""
+    if not isinstance(error, errors.UserError):
+        traceback.print_exc()
+    return describe(error)
+
+
+def _work(function: TaskFunction, connection: connection_lib.Connection, keep_going: bool) -> None:
+    """A worker process: takes tasks one by one until it is given None or asked to stop."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent answers Ctrl-C for all
     threading.Thread(target=_end_with_parent, daemon=True).start()
     should_stop = _StopSignal([signal.SIGTERM])
-    try:
-        while not should_stop():
-            task = tasks.get()
-            if task is None:
-                break
-            function(task, lambda event: reports.put(("event", event)), should_stop)
-    except errors.UserError as error:
-        reports.put(("error", str(error)))
-    reports.put(("end", None))
+
+    def send(kind, content=None):
+        try:
+            connection.send((kind, content))
+        except BrokenPipeError:
+            os._exit(1)  # the parent is gone or has given up
+
+    def receive():
+        try:
+            return connection.recv()
+        except EOFError:
+            return None
+
+    send("ready")
+    while not should_stop() and (task := receive()) is not None:
+        try:
+            function(task, lambda event: send("event", event), should_stop)
+        except Exception as error:
+            if keep_going:
+                send("failed", _failure(error))
+                continue
+            if not isinstance(error, errors.UserError):
+                raise
+            send("failed", str(error))
+            return
+        send("stopped" if should_stop() else "done")
+
+
+class _Worker:
+    """A process, the pipe to it and the task it holds.
+
+    Every worker has a pipe of its own: a process that is killed while it holds the lock of a shared queue would
+    leave the others waiting for ever.
+    """
+
+    def __init__(self, function: TaskFunction, keep_going: bool):
+        context = multiprocessing.get_context("spawn")
+        self.task = None
+        self.has_begun = False
+        self.connection, theirs = context.Pipe()
+        self.process = context.Process(target=_work, args=(function, theirs, keep_going), daemon=True)
+        self.process.start()
+        theirs.close()  # so that the pipe ends with the process
+
+    def give(self, task: Any) -> None:
+        """Hands over a task, or None for the end."""
+        self.task = task
+        try:
+            self.connection.send(task)
+        except BrokenPipeError:
+            pass  # it died, which the pipe's other direction will tell
+
+    def take(self) -> tuple[str, Any]:
+        """The next message; ("ended", exit code) when the process is gone."""
+        try:
+            message = self.connection.recv()
+        except (EOFError, OSError):  # OSError: killed in the middle of a message
+            self.connection.close()
+            self.process.join()
+            return "ended", self.process.exitcode
+        self.has_begun = True
+        return message
 
 
 def run_tasks(
-    function: TaskFunction, tasks: Sequence[Any], num_workers: int, on_event: Callable[[Any], None]
+    function: TaskFunction,
+    tasks: Sequence[Any],
+    num_workers: int,
+    on_event: Callable[[Any], None],
+    on_failure: Callable[[Any, str], None] | None = None,
+    isolate: bool = False,
+    group: Callable[[Any], Any] = lambda task: None,
 ) -> bool:
     """Runs all tasks; `on_event` sees every report, in this process.
 
     Args:
         function: the task function; importable by name.
-        tasks: picklable tasks, started in this order.
+        tasks: picklable tasks, none of them None, started in this order as far as `group` allows.
         num_workers: number of processes; 1 runs everything in this one.
         on_event: called with each report.
+        on_failure: called with a task that raised an exception or whose process died, and one line that says so;
+            the other tasks go on, in a new process if need be. Without it the first failure ends them all.
+        isolate: whether a single worker is a process of its own too, so that its death is not this one's.
+        group: maps a task to a value that tasks share which go well together, say one compiled program. A worker
+            prefers the group it has begun, then one that no other worker is at, so that few have to begin a group.
 
     Returns:
         Whether all tasks ran; False when the user asked to stop.
     """
     should_stop = _StopSignal([signal.SIGINT, signal.SIGTERM])
     num_workers = min(num_workers, len(tasks))
-    if num_workers <= 1:
-        for task in tasks:
-            function(task, on_event, should_stop)
-            if should_stop():
-                return False
-        return True
-
-    context = multiprocessing.get_context("spawn")
-    task_queue, reports = context.Queue(), context.Queue()
-    for task in [*tasks, *[None] * num_workers]:
-        task_queue.put(task)
-    workers = [
-        context.Process(target=_work, args=(function, task_queue, reports), daemon=True)
-        for _ in range(num_workers)
-    ]
-    for worker in workers:
-        worker.start()
-    running, message, deadline = num_workers, None, None
-    while running:
-        if deadline is None and (should_stop() or message):
-            deadline = time.monotonic() + _SECONDS_TO_SAVE
-            for worker in workers:
-                worker.terminate()  # SIGTERM: the task saves its state and returns
+    if num_workers > 1 or (isolate and tasks):
+        return _run_in_processes(function, tasks, num_workers, on_event, on_failure, group, should_stop)
+    for task in tasks:
         try:
-            kind, content = reports.get(timeout=0.2)
-        except queue_lib.Empty:
+            function(task, on_event, should_stop)
+        except Exception as error:
+            if on_failure is None:
+                raise
+            on_failure(task, _failure(error))
+        if should_stop():
+            return False
+    return True
+
+
+def _choose(groups: list[Any], begun: list[Any], taken: list[Any]) -> int:
+    """Position of the first group that the worker has begun, else of the first that is not taken, else 0."""
+    ranks = [0 if group in begun else 2 if group in taken else 1 for group in groups]
+    return ranks.index(min(ranks))
+
+
+def _run_in_processes(function, tasks, num_workers, on_event, on_failure, group, should_stop) -> bool:
+    waiting = list(tasks)
+    workers: dict[connection_lib.Connection, _Worker] = {}
+    message = deadline = None
+
+    def start():
+        worker = _Worker(function, keep_going=on_failure is not None)
+        workers[worker.connection] = worker
+
+    def next_task(worker):
+        if not waiting:
+            return None
+        begun = [group(worker.task)] if worker.task is not None else []
+        taken = [group(other.task) for other in workers.values() if other.task is not None]
+        return waiting.pop(_choose([group(task) for task in waiting], begun, taken))
+
+    def is_stopping():
+        return deadline is not None or should_stop()
+
+    def fail(task, text, text_of_all):
+        nonlocal message
+        if on_failure is not None:
+            on_failure(task, text)
+        elif message is None:
+            message = text_of_all
+            waiting.clear()
+
+    def describe_loss(text):
+        return f"a worker {text}; --resume goes on where it was"
+
+    def lose(task, text):  # its process ended, and not because we wanted it to
+        fail(task, text, describe_loss(text))
+
+    try:
+        for _ in range(num_workers):
+            start()
+        while workers:
+            if deadline is None and (message or should_stop()):
+                deadline = time.monotonic() + _SECONDS_TO_SAVE
+                waiting.clear()
+                for worker in workers.values():
+                    worker.process.terminate()  # SIGTERM: the task saves its state and returns
             if deadline is not None and time.monotonic() > deadline:
-                for worker in workers:
-                    worker.kill()
-            # A worker that ended without a word was killed.
-            dead = [w for w in workers if w.exitcode not in (None, 0)]
-            if dead and message is None and deadline is None:
-                message = f"a worker process died (exit code {dead[0].exitcode}); --resume goes on where it was"
-            if dead and all(w.exitcode is not None for w in workers):
-                break
-            continue
-        if kind == "event":
-            on_event(content)
-        elif kind == "error":
-            message = message or content
-        else:
-            running -= 1
-    for worker in workers:
-        worker.join()
+                for worker in workers.values():
+                    worker.process.kill()
+            for connection in connection_lib.wait(list(workers), timeout=0.2):
+                worker = workers[connection]
+                task, (kind, content) = worker.task, worker.take()
+                if kind == "event":
+                    on_event(content)
+                elif kind == "ended":
+                    del workers[connection]
+                    died = f"process died (exit code {content})"
+                    if task is not None and not is_stopping():
+                        lose(task, died)
+                    if waiting and not is_stopping():
+                        if worker.has_begun:
+                            start()
+                        elif not workers:  # another one would end as soon
+                            message = describe_loss(died)
+                elif kind == "stopped":
+                    worker.task = None
+                    if not is_stopping():
+                        lose(task, "process was asked to end")
+                else:  # ready, done or failed
+                    if kind == "failed":
+                        fail(task, content, content)
+                    worker.give(next_task(worker))
+    finally:
+        # After an exception of a callback nobody reads what workers still send: they must not wait for it.
+        for connection in workers:
+            connection.close()
     if message:
         raise errors.UserError(message)
     return not should_stop()

@@ -1,0 +1,57 @@
+"""Bootstrapped DQN (Osband et al., 2016): an ensemble of networks, each trained on its own half of the data.
+
+Ensemble+ and its optimistic variant are the same with other settings.
+"""
+
+import dataclasses
+
+from hyperagent_jax import indices
+from hyperagent_jax import losses
+from hyperagent_jax import types
+from hyperagent_jax.agents import base
+from hyperagent_jax.networks import epistemic
+
+
+@dataclasses.dataclass(frozen=True)
+class Config(base.Config):
+    """Settings of ensembles.
+
+    Attributes:
+        index_dim: number of members M.
+        prior_scale: factor of every member's fixed prior; 0 for none.
+        resample_probability: chance per step that the acting member is redrawn inside an episode; of no effect
+            when optimistic.
+        optimistic: whether to act on, and bootstrap from, the best member instead of one.
+    """
+
+    index_dim: int = 4
+    prior_scale: float = 0.0
+    resample_probability: float = 0.01
+    optimistic: bool = False
+
+    def __post_init__(self):
+        super().__post_init__()
+        self.require(1, "index_dim")
+        self.require(0, "prior_scale")
+        self.require(0, "resample_probability", high=1)
+
+
+def make_agent(config: Config, spec: types.EnvironmentSpec) -> base.Agent:
+    """Makes an ensemble agent for an environment."""
+    torso, observation = base.make_torso(config.hidden_sizes, spec)
+    network = epistemic.make_ensemble_network(
+        torso, spec.num_actions, config.index_dim, observation,
+        prior_scale=config.prior_scale, num_states=spec.num_states,
+    )
+    loss = losses.make_td_loss(
+        network,
+        kind="enumerated",
+        target_index="all" if config.optimistic else "dependent",
+        double_q=config.double_q,
+        perturbation="mask",
+    )
+    return base.make_agent(
+        config, spec, network, loss, indices.bernoulli_mask(config.index_dim),
+        action_index="all" if config.optimistic else "episode",
+        resample_probability=config.resample_probability,
+    )

@@ -1,0 +1,200 @@
+"""Parts of an HTML page that loads nothing from anywhere: sections, pictures, tables that scroll by themselves."""
+
+import base64
+from collections.abc import Iterable, Sequence
+import dataclasses
+import html
+import math
+from typing import Any
+
+_NONE = "\N{EN DASH}"
+
+_CSS = """
+:root { color-scheme: light dark; --text: #1c2024; --quiet: #5b636d; --page: #f6f7f9; --card: #ffffff;
+  --line: #dde1e6; --band: #f0f2f5; --accent: #0b5cad; --warn: #a03b00; --warn-back: #fff3e6; }
+@media (prefers-color-scheme: dark) {
+  :root { --text: #e4e7eb; --quiet: #a3acb7; --page: #14171a; --card: #1d2125; --line: #363c43;
+    --band: #262b31; --accent: #7db8f5; --warn: #ffb07a; --warn-back: #33241a; } }
+* { box-sizing: border-box; }
+body { margin: 0; background: var(--page); color: var(--text);
+  font: 16px/1.55 system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif; }
+main, header, footer { max-width: 1180px; margin: 0 auto; padding: 0 20px; }
+header { padding-top: 32px; }
+h1 { font-size: 1.9rem; line-height: 1.2; margin: 0 0 .5rem; }
+h2 { font-size: 1.35rem; line-height: 1.3; margin: 0 0 .9rem; }
+h3 { font-size: 1.05rem; margin: 1.8rem 0 .5rem; }
+h1, h2, h3, p, dd, summary, code { overflow-wrap: anywhere; }
+th, td { overflow-wrap: break-word; }
+p { max-width: 75ch; margin: .5rem 0; }
+.lead { font-size: 1.1rem; }
+.quiet, figcaption, caption { color: var(--quiet); font-size: .9rem; }
+section { background: var(--card); border: 1px solid var(--line); border-radius: 12px; padding: 24px;
+  margin: 24px 0; }
+dl.facts { display: grid; grid-template-columns: max-content minmax(0, 1fr); gap: .45rem 1.4rem;
+  margin: 1rem 0 0; }
+dl.facts dt { color: var(--quiet); }
+dl.facts dd { margin: 0; max-width: 85ch; }
+.note:last-child { margin-bottom: 0; }
+.note { background: var(--warn-back); border-left: 4px solid var(--warn); border-radius: 4px;
+  padding: .55rem .9rem; margin: .7rem 0; max-width: none; }
+figure { margin: 0; }
+figure img { display: block; width: 100%; height: auto; background: #fff; border-radius: 8px; }
+@media (prefers-color-scheme: dark) { figure picture { display: block; background: #fff; padding: 10px;
+  border-radius: 10px; } }
+figcaption { margin-top: .6rem; max-width: 95ch; }
+.scroll { overflow-x: auto; border: 1px solid var(--line); border-radius: 8px; }
+.scroll:focus-visible { outline: 2px solid var(--accent); outline-offset: 2px; }
+table { border-collapse: separate; border-spacing: 0; width: 100%; font-size: .88rem; }
+th, td { padding: .36rem .6rem; text-align: left; vertical-align: top; border-bottom: 1px solid var(--line); }
+thead th { background: var(--band); font-weight: 600; vertical-align: bottom; line-height: 1.3; }
+tbody th { font-weight: 600; background: var(--card); position: sticky; left: 0; z-index: 1;
+  border-right: 1px solid var(--line); min-width: 9.5rem; max-width: 20rem; }
+thead th:first-child { position: sticky; left: 0; z-index: 2; border-right: 1px solid var(--line); }
+tbody:last-child tr:last-child > *, tbody:last-child th { border-bottom: 0; }
+.number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
+thead .number { white-space: normal; }
+thead .over { text-align: center; border-left: 1px solid var(--line); }
+.warn { color: var(--warn); font-weight: 600; }
+td.text { min-width: 16rem; }
+details { border: 1px solid var(--line); border-radius: 8px; margin: .7rem 0; }
+summary { cursor: pointer; padding: .6rem .9rem; font-weight: 600; }
+summary span { font-weight: 400; color: var(--quiet); }
+details > div { padding: 0 .9rem .9rem; }
+pre, code { font: .84rem/1.5 ui-monospace, SFMono-Regular, Menlo, Consolas, "DejaVu Sans Mono", monospace; }
+pre { background: var(--band); border-radius: 6px; padding: .7rem .9rem; margin: .3rem 0; overflow-x: auto;
+  max-height: 30rem; }
+pre.wrap { white-space: pre-wrap; overflow-wrap: anywhere; }
+footer { color: var(--quiet); font-size: .85rem; padding-bottom: 40px; }
+@media (max-width: 640px) {
+  main, header, footer { padding-left: 12px; padding-right: 12px; }
+  header { padding-top: 20px; }
+  h1 { font-size: 1.5rem; }
+  section { padding: 14px; margin: 14px 0; }
+  dl.facts { grid-template-columns: minmax(0, 1fr); gap: 0; }
+  dl.facts dd { margin-bottom: .6rem; }
+  th, td { padding: .34rem .5rem; }
+  tbody th { min-width: 0; max-width: 9rem; }
+}
+@media print { section { break-inside: avoid; border: 0; padding: 0; } .scroll { overflow: visible; } }
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Picture:
+    """A picture for two widths, as PNG.
+
+    Attributes:
+        name: the file's name.
+        alt: what it shows, for those who cannot see it.
+        wide: for screens.
+        narrow: for phones.
+    """
+
+    name: str
+    alt: str
+    wide: bytes
+    narrow: bytes
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+    """A cell of a table, `kind` being its class; or a heading over `columns` columns."""
+
+    text: str
+    kind: str = "number"
+    columns: int = 1
+
+
+def whole(title: str, header: str, sections: Iterable[str], footer: str) -> str:
+    """The page."""
+    body = "\n".join(section for section in sections if section)
+    return (
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
+        # Whatever names and error messages say, a browser loads and runs nothing.
+        '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; img-src data:; '
+        "style-src 'unsafe-inline'\">"
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{escape(title)}</title><style>{_CSS}</style></head>\n"
+        f"<body>\n<header><h1>{escape(title)}</h1>{header}</header>\n<main>\n{body}\n</main>\n"
+        f"<footer>{footer}</footer>\n</body></html>\n"
+    )
+
+
+def escape(value: Any) -> str:
+    """Text that means nothing in HTML."""
+    return html.escape(str(value))
+
+
+def paragraph(text: str, kind: str = "") -> str:
+    """A paragraph of plain text."""
+    return f'<p class="{kind}">{escape(text)}</p>'
+
+
+def section(heading: str, *parts: str) -> str:
+    """A card with a heading."""
+    body = "\n".join(part for part in parts if part)
+    return f"<section><h2>{escape(heading)}</h2>\n{body}\n</section>"
+
+
+def details(summary: str, aside: str, *parts: str) -> str:
+    """What is shown on demand."""
+    body = "\n".join(part for part in parts if part)
+    return (
+        f"<details><summary>{escape(summary)} <span>{escape(aside)}</span></summary>\n<div>{body}</div></details>"
+    )
+
+
+def facts(pairs: dict[str, str]) -> str:
+    """Names and what is to be said about them."""
+    rows = "".join(f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>" for name, text in pairs.items())
+    return f'<dl class="facts">{rows}</dl>'
+
+
+def figure(picture: Picture, caption: str) -> str:
+    """A picture as wide as the page, with its data."""
+    wide, narrow = (
+        f"data:image/png;base64,{base64.b64encode(data).decode()}" for data in (picture.wide, picture.narrow)
+    )
+    return (
+        f'<figure><picture><source media="(max-width: 640px)" srcset="{narrow}">'
+        f'<img src="{wide}" alt="{escape(picture.alt)}"></picture>'
+        f"<figcaption>{escape(caption)} File: {escape(picture.name)}.</figcaption></figure>"
+    )
+
+
+def number(value: float | None, pattern: str = ",") -> Cell:
+    """A cell with a number, or a dash if there is none."""
+    if value is None or math.isnan(value):
+        return Cell(_NONE)
+    return Cell(format(value, pattern).replace("-", "\N{MINUS SIGN}"))
+
+
+def table(
+    caption: str, heads: Sequence[Sequence[Cell]], blocks: Iterable[tuple[str, Sequence[Sequence[Cell]]]]
+) -> str:
+    """A table.
+
+    Args:
+        caption: what is in it.
+        heads: rows of headings.
+        blocks: labels and their rows.
+    """
+    head = "".join(f"<tr>{''.join(map(_heading, row))}</tr>" for row in heads)
+    bodies = []
+    for label, rows in blocks:
+        scope = "rowgroup" if len(rows) > 1 else "row"
+        # A label breaks after commas, its first part, which may be a long name, also after underscores.
+        name, *others = (escape(part.replace(" ", "\N{NO-BREAK SPACE}")) for part in label.split(", "))
+        name = ", ".join([name.replace("_", "_<wbr>"), *others])
+        first = f'<th scope="{scope}" rowspan="{len(rows)}">{name}</th>'
+        lines = ["".join(f'<td class="{cell.kind}">{escape(cell.text)}</td>' for cell in row) for row in rows]
+        bodies.append(f"<tbody><tr>{first}{'</tr><tr>'.join(lines)}</tr></tbody>\n")
+    return (
+        f'<h3>{escape(caption)}</h3>\n<div class="scroll" tabindex="0" role="region" '
+        f'aria-label="{escape(caption)}"><table><thead>{head}</thead>\n{"".join(bodies)}</table></div>'
+    )
+
+
+def _heading(cell: Cell) -> str:
+    scope = "col" if cell.columns == 1 else "colgroup"
+    return f'<th scope="{scope}" colspan="{cell.columns}" class="{cell.kind}">{escape(cell.text)}</th>'

@@ -1,0 +1,174 @@
+"""Reads the runs a report is made of: rows of results.csv, checked, and the config.json beside them."""
+
+from collections.abc import Mapping, Sequence
+import dataclasses
+import json
+import pathlib
+from typing import Any
+
+from hyperagent_jax import errors
+from hyperagent_jax import results
+
+NEEDED = ("agent", "size", "seed", "solved", "episodes_to_learn", "interactions")
+# Any other column is a setting of the agent.
+MEASURED = frozenset({
+    *NEEDED, "final_return", "num_params", "num_output_params", "compile_seconds", "train_seconds",
+    "interactions_per_second", "error",
+})
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """One row of a results.csv.
+
+    Attributes:
+        agent: name of the agent.
+        size: N of the N x N grid.
+        seed: the run's seed.
+        settings: the settings that are columns of the file and not blank.
+        episodes: episodes to learn; None unless solved.
+        limit: episodes after which a run that did not solve it ended; None unless failed.
+        num_params: parameters; None if not on file.
+        num_output_params: parameters of the output layer; None if not on file.
+        error: why the run crashed; blank if it did not. A crash is neither solved nor failed.
+        file: the results.csv.
+    """
+
+    agent: str
+    size: int
+    seed: int
+    settings: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    episodes: int | None = None
+    limit: int | None = None
+    num_params: int | None = None
+    num_output_params: int | None = None
+    error: str = ""
+    file: str = ""
+
+    @property
+    def solved(self) -> bool:
+        return self.episodes is not None
+
+    @property
+    def failed(self) -> bool:
+        return self.limit is not None
+
+    @property
+    def crashed(self) -> bool:
+        return bool(self.error)
+
+    @property
+    def variant(self) -> tuple:
+        """Agent and settings: what runs that differ in size and seed only have in common."""
+        return self.agent, tuple(sorted(self.settings.items()))
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """A results.csv and what is known about how it was made.
+
+    Attributes:
+        file: the results.csv.
+        num_runs: its rows.
+        record: the config.json beside it, or None.
+        problem: why there is no record; blank if there is one.
+    """
+
+    file: str
+    num_runs: int
+    record: dict[str, Any] | None
+    problem: str = ""
+
+
+def read(places: Sequence[str]) -> tuple[list[Run], list[Source]]:
+    """The runs of several results.csv files, or of folders that hold one."""
+    runs, sources, seen = [], [], {}
+    for place in places:
+        path = pathlib.Path(place)
+        if path.is_dir():
+            path = path / "results.csv"
+        found = _read_file(path)
+        for run in found:
+            key = (run.variant, run.size, run.seed)
+            if key in seen:
+                where = f"twice in {path}" if seen[key] == run.file else f"in {seen[key]} and in {path}"
+                settings = "".join(f", {name} {value}" for name, value in run.settings.items())
+                raise errors.UserError(
+                    f"the same run is {where}: {run.agent}{settings}, size {run.size}, seed {run.seed}"
+                )
+            seen[key] = run.file
+        runs += found
+        sources.append(_source(path, len(found)))
+    return runs, sources
+
+
+def _read_file(path: pathlib.Path) -> list[Run]:
+    try:
+        if not path.exists():
+            raise errors.UserError(f"there is no {path}: give a results.csv or a folder that holds one")
+        if not path.read_text().strip():
+            raise errors.UserError(f"{path} is empty")
+        rows = results.read_csv(path)
+    except (OSError, UnicodeDecodeError) as error:
+        reason = "it is no text file" if isinstance(error, UnicodeDecodeError) else error.strerror
+        raise errors.UserError(f"cannot read {path}: {reason}") from error
+    if not rows:
+        raise errors.UserError(f"{path} has no rows")
+    if missing := [name for name in NEEDED if name not in rows[0]]:
+        raise errors.UserError(f"{path} is no results.csv: it has no column {', '.join(missing)}")
+    runs = []
+    for number, row in enumerate(rows, start=1):
+        try:
+            runs.append(_parse(row, str(path)))
+        except ValueError as error:
+            raise errors.UserError(f"{path}, row {number}: {error}") from error
+    return runs
+
+
+def _parse(row: Mapping[str, str], file: str) -> Run:
+    error = (row.get("error") or "").strip()
+    episodes = limit = None
+    size = _whole(row, "size", at_least=1)
+    if not error:  # a run that crashed has no outcome
+        if row["solved"] not in ("True", "False"):
+            raise ValueError(f"solved must be True or False, got {row['solved']!r}")
+        if row["solved"] == "True":
+            episodes = _whole(row, "episodes_to_learn")
+        else:
+            limit = _whole(row, "interactions") // size
+    return Run(
+        agent=row["agent"],
+        size=size,
+        seed=_whole(row, "seed"),
+        settings={name: value for name, value in row.items() if name not in MEASURED and value != ""},
+        episodes=episodes,
+        limit=limit,
+        num_params=_whole(row, "num_params") if row.get("num_params") else None,
+        num_output_params=_whole(row, "num_output_params") if row.get("num_output_params") else None,
+        error=error,
+        file=file,
+    )
+
+
+def _whole(row: Mapping[str, str], name: str, at_least: int = 0) -> int:
+    try:
+        value = float(row[name])
+        if value != int(value) or value < at_least:
+            raise ValueError
+    except (ValueError, OverflowError) as error:
+        raise ValueError(f"{name} must be a whole number from {at_least} on, got {row[name]!r}") from error
+    return int(value)
+
+
+def _source(path: pathlib.Path, num_runs: int) -> Source:
+    """A report without its configurations is worth having, so their absence is no error but a note."""
+    config = path.with_name("config.json")
+    try:
+        record = json.loads(config.read_text())
+        if not isinstance(record, dict):
+            raise ValueError
+    except FileNotFoundError:
+        return Source(str(path), num_runs, None, f"there is no {config}")
+    except (OSError, ValueError):
+        return Source(str(path), num_runs, None, f"{config} is damaged")
+    return Source(str(path), num_runs, record)

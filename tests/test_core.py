@@ -1,0 +1,70 @@
+"""Tests of the parts of a step."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hyperagent_jax import prng
+from hyperagent_jax import types
+from hyperagent_jax.agents import hyperagent
+from hyperagent_jax.environments import base as environments_base
+from hyperagent_jax.replay import ring as ring_lib
+from hyperagent_jax.runners import core as core_lib
+
+SPEC = types.EnvironmentSpec(num_actions=2, observation_shape=(), num_states=9)
+
+
+def make_state(agent, core, num_steps=12):
+    """A state after some random steps."""
+    state = core.init(prng.hash_key(jax.random.key(0)), jnp.zeros((), jnp.int32), None)
+    for i in range(num_steps):
+        noise = core.draw(jax.random.fold_in(state.key, i))
+        timestep = environments_base.TimeStep(
+            jnp.array(i % 9, jnp.int32), jnp.array(0.1 * i), jnp.array(1.0), jnp.array(i % 5 == 4)
+        )
+        state, _ = core.observe(state, core.act_randomly(noise), timestep, noise)
+    return state
+
+
+def test_several_updates_per_step_are_updates_in_a_row():
+    config = hyperagent.Config(hidden_sizes=(8,), batch_size=4, replay_capacity=20, updates_per_step=3, num_ois=2)
+    agent = hyperagent.make_agent(config, SPEC)
+    core = core_lib.make_core(agent)
+    state = make_state(agent, core)
+    noise = core.draw(jax.random.fold_in(state.key, 99))
+    assert noise.replay.shape == (3, 4) and noise.learner.target_indices.shape == (3, 4, 2, 4)
+    assert len(np.unique(noise.replay)) == 12  # every update has numbers of its own
+    assert len(np.unique(np.asarray(noise.learner.target_indices).reshape(-1, 4), axis=0)) == 24
+
+    empty = core_lib.Metrics(*jnp.zeros(4))
+    learned, metrics = jax.jit(core.learn)(state, empty, noise)
+    learner, losses = state.learner, []
+    ring, update = ring_lib.make_ring(20), jax.jit(agent.learner.update)
+    for i in range(3):
+        batch = types.Batch(ring.sample(state.replay, noise.replay[i]), ring.size(state.replay))
+        learner, info = update(learner, batch, jax.tree.map(lambda x, i=i: x[i], noise.learner))
+        losses.append(info["loss"])
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6), learned.learner, learner)
+    np.testing.assert_allclose(metrics.loss, np.sum(losses), rtol=1e-5)
+    assert metrics.updates == 3 and learned.learner.count == 3
+
+
+def test_recent_fraction_reaches_the_replay():
+    # With all ages log-uniform the newest of 12 transitions, whose reward is 1.1, has the share log(2) / log(13).
+    config = hyperagent.Config(hidden_sizes=(8,), batch_size=64, replay_capacity=20, recent_fraction=1.0)
+    agent = hyperagent.make_agent(config, SPEC)
+
+    def share_of_newest(state, batch, noise):
+        return state, {"loss": jnp.mean(batch.transitions.r_t > 1.05)}
+
+    core = core_lib.make_core(agent._replace(learner=agent.learner._replace(update=share_of_newest)))
+    state = make_state(agent, core)
+
+    @jax.jit
+    @jax.vmap
+    def shares(i):
+        noise = core.draw(jax.random.fold_in(state.key, i))
+        return core.learn(state, core_lib.Metrics(*jnp.zeros(4)), noise)[1].loss
+
+    expected = np.log(2) / np.log(13)
+    assert abs(np.mean(shares(jnp.arange(100))) - expected) < 5 * np.sqrt(expected * (1 - expected) / 6_400)
