@@ -68,7 +68,7 @@ class _Display:
     def _add(self, run, row):
         if run.key in self._finished:  # its process died after the result
             return
-        row = {**row, **run.columns}
+        row = {**row, **run.columns, "command": run.command}
         self._directory.add("results", self._plan.fields, row)
         self._finished.add(run.key)
         self._bar.update()

@@ -33,7 +33,8 @@ class Learner(NamedTuple):
 
     Attributes:
         init: maps a key to a LearnerState.
-        step: maps (state, batch, key) to (state, metrics).
+        step: maps (state, batch, key) to (state, metrics): the `loss` that was minimised, and the `losses` of
+            the transitions [B], which prioritised replays want.
         variables: maps a state to the network's Variables.
         values: maps (state, observation, indices [n, M]) to Q-values [n, num_actions].
         draw: maps (key, batch_size) to the random numbers of one step.
@@ -94,16 +95,15 @@ def make_learner(
 
         def batch_loss(online):
             per_transition = jax.vmap(loss.apply, (view.axes, view.axes, 0, 0, 0, 0))
-            value = jnp.mean(
-                per_transition(online, view.target, view.transitions, prior_tm1, prior_t, noise)
-            )
+            each = per_transition(online, view.target, view.transitions, prior_tm1, prior_t, noise)
+            value = jnp.mean(each)
             if loss.regularizer is not None:
                 value += loss.regularizer(online, batch.replay_size)
-            return value
+            return value, each
 
-        value, gradient = jax.value_and_grad(batch_loss)(view.online)
+        (value, each), gradient = jax.value_and_grad(batch_loss, has_aux=True)(view.online)
         new_store = store.write(state.store, view, gradient, state.count)
-        return LearnerState(new_store, state.prior, state.count + 1), {"loss": value}
+        return LearnerState(new_store, state.prior, state.count + 1), {"loss": value, "losses": each}
 
     def step(state, batch, key):
         return update(state, batch, loss.draw(key, batch.transitions.a_tm1.shape[0]))

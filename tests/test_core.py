@@ -41,7 +41,7 @@ def test_several_updates_per_step_are_updates_in_a_row():
     learner, losses = state.learner, []
     ring, update = ring_lib.make_ring(20), jax.jit(agent.learner.update)
     for i in range(3):
-        batch = types.Batch(ring.sample(state.replay, noise.replay[i]), ring.size(state.replay))
+        batch = types.Batch(ring.sample(state.replay, noise.replay[i])[0], ring.size(state.replay))
         learner, info = update(learner, batch, jax.tree.map(lambda x, i=i: x[i], noise.learner))
         losses.append(info["loss"])
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6), learned.learner, learner)
@@ -55,7 +55,8 @@ def test_recent_fraction_reaches_the_replay():
     agent = hyperagent.make_agent(config, SPEC)
 
     def share_of_newest(state, batch, noise):
-        return state, {"loss": jnp.mean(batch.transitions.r_t > 1.05)}
+        newest = batch.transitions.r_t > 1.05
+        return state, {"loss": jnp.mean(newest), "losses": newest}
 
     core = core_lib.make_core(agent._replace(learner=agent.learner._replace(update=share_of_newest)))
     state = make_state(agent, core)
@@ -68,3 +69,27 @@ def test_recent_fraction_reaches_the_replay():
 
     expected = np.log(2) / np.log(13)
     assert abs(np.mean(shares(jnp.arange(100))) - expected) < 5 * np.sqrt(expected * (1 - expected) / 6_400)
+
+
+def test_losses_become_priorities():
+    config = hyperagent.Config(
+        hidden_sizes=(8,), batch_size=4, replay_capacity=20, updates_per_step=2, priority_fraction=1.0
+    )
+    agent = hyperagent.make_agent(config, SPEC)
+    core = core_lib.make_core(agent)
+    state = make_state(agent, core)
+    ring = ring_lib.make_ring(20, priority_fraction=1.0)
+    noise = core.draw(jax.random.fold_in(state.key, 99))
+    learned, _ = jax.jit(core.learn)(state, core_lib.Metrics(*jnp.zeros(4)), noise)
+    learner, expected = state.learner, np.where(np.arange(20) < 12, 1.0, 0.0)
+    replay = state.replay
+    for i in range(2):
+        transitions, slots = ring.sample(replay, noise.replay[i])
+        # All have the same priority at first: the four quarters of the twelve slots.
+        assert i > 0 or list(np.asarray(slots) // 3) == [0, 1, 2, 3]
+        batch = types.Batch(transitions, ring.size(replay))
+        learner, info = agent.learner.update(learner, batch, jax.tree.map(lambda x, i=i: x[i], noise.learner))
+        replay = ring.update(replay, slots, info["losses"])
+        expected[slots] = 0.0
+        np.maximum.at(expected, slots, np.sqrt(info["losses"]) + 1e-6)
+    np.testing.assert_allclose(learned.replay.priorities.tree[0][0, :20], expected, rtol=1e-4)

@@ -49,7 +49,7 @@ def test_holds_the_latest_items_and_nothing_else(capacity):
         assert ring.size(state) == len(model)
         bits = ring.draw(jax.random.key(i), 128)
         # 128 draws from at most 8 items: the chance to miss one is below 8 * (7 / 8)^128 = 3e-7.
-        assert set(identify(sample(state, bits))) == set(model)
+        assert set(identify(sample(state, bits)[0])) == set(model)
     assert state.added == 3 * capacity + 2
 
 
@@ -67,7 +67,7 @@ def test_any_order_of_adds_and_samples(capacity):
                 model.append(i)
             else:
                 bits = rng.integers(0, 2**32, 16, dtype=np.uint32)
-                assert set(identify(sample(state, bits))) <= set(model)
+                assert set(identify(sample(state, bits)[0])) <= set(model)
         assert ring.size(state) == len(model)
 
 
@@ -78,7 +78,7 @@ def test_samples_are_uniform(num_added):
     state = ring.init(make_item(0))
     items = make_item(np.arange(num_added))
     state, _ = jax.lax.scan(lambda state, item: (ring.add(state, item), None), state, items)
-    ids = identify(ring.sample(state, ring.draw(jax.random.key(num_added), num_samples)))
+    ids = identify(ring.sample(state, ring.draw(jax.random.key(num_added), num_samples))[0])
     size = min(num_added, capacity)
     counts = np.bincount(ids - (num_added - size), minlength=size)
     assert len(counts) == size
@@ -90,11 +90,11 @@ def test_samples_are_uniform(num_added):
 @pytest.mark.parametrize("num_added", [5, 16, 57])
 def test_recent_samples_have_log_uniform_ages(num_added):
     capacity, num_samples, fraction = 16, 64_000, 0.75
-    ring = ring_lib.make_ring(capacity, fraction)
+    ring = ring_lib.make_ring(capacity, recent_fraction=fraction)
     state = ring.init(make_item(0))
     items = make_item(np.arange(num_added))
     state, _ = jax.lax.scan(lambda state, item: (ring.add(state, item), None), state, items)
-    ids = identify(ring.sample(state, ring.draw(jax.random.key(num_added), num_samples)))
+    ids = identify(ring.sample(state, ring.draw(jax.random.key(num_added), num_samples))[0])
     size, num_recent = min(num_added, capacity), round(fraction * num_samples)
     ages = np.arange(1, size + 1)
     for part, expected in (
@@ -109,13 +109,62 @@ def test_recent_samples_have_log_uniform_ages(num_added):
         assert chi_square < {5: 23.5, 16: 44.3}[size]
 
 
+@pytest.mark.parametrize("num_added", [10, 16, 57])
+def test_prioritized_samples_are_in_proportion_to_the_last_errors(num_added):
+    capacity, num_samples = 16, 64_000
+    ring = ring_lib.make_ring(capacity, recent_fraction=0.125, priority_fraction=0.5)
+    state = ring.init(make_item(0))
+    state, _ = jax.lax.scan(
+        lambda state, item: (ring.add(state, item), None), state, make_item(np.arange(num_added))
+    )
+    size = min(num_added, capacity)
+    first = num_added - size
+    # New items all have the same priority; then item i of those held gets the error i + 1, the last two none.
+    slots = (first + np.arange(size - 2)) % capacity
+    errors = np.append(np.arange(1.0, size - 1), [1.0, 1.0])
+    updated = ring.update(state, slots, np.arange(1.0, size - 1) ** 2)
+    for ring_state, expected in ((state, np.ones(size)), (updated, errors)):
+        bits = ring.draw(jax.random.key(num_added), num_samples)
+        items, found = ring.sample(ring_state, bits)
+        ids = identify(items)
+        np.testing.assert_array_equal(found, ids % capacity)
+        by_priority = ids[num_samples // 8 : num_samples * 5 // 8]
+        counts = np.bincount(by_priority - first, minlength=size)
+        # Each of the 32,000 equal parts of the distribution is drawn from once: no more than one is off at each end.
+        assert np.all(np.abs(counts - expected / expected.sum() * len(by_priority)) <= 2)
+        rest = np.bincount(ids[num_samples * 5 // 8 :] - first, minlength=size)
+        assert np.all(np.abs(rest / 24_000 - 1 / size) < 5 * np.sqrt(1 / size / 24_000))
+    # A new item has the largest priority there is.
+    later = ring.add(updated, make_item(num_added))
+    largest = np.float32(size - 2) + np.float32(1e-6)
+    np.testing.assert_allclose(later.priorities.tree[0][0, num_added % capacity], largest, rtol=1e-6)
+
+
+def test_the_priority_of_new_items_forgets_old_errors():
+    ring = ring_lib.make_ring(8, priority_fraction=1.0)
+    state = ring.add(ring.init(make_item(0)), make_item(0))
+    update = jax.jit(lambda state: ring.update(state, jnp.array([0, 0]), jnp.array([0.01, 0.0001])))
+    state = update(state)
+    # Of two losses for one slot the larger counts.
+    np.testing.assert_allclose(state.priorities.tree[0][0, 0], 0.1 + 1e-6, rtol=1e-6)
+    np.testing.assert_allclose(state.priorities.newest, 0.9999, rtol=1e-6)
+    state = jax.lax.fori_loop(0, 6_930, lambda i, state: update(state), state)
+    np.testing.assert_allclose(state.priorities.newest, 0.5, rtol=1e-3)
+    assert ring.add(state, make_item(1)).priorities.tree[0][0, 1] == state.priorities.newest
+
+
+def test_fractions_must_leave_no_less_than_nothing():
+    with pytest.raises(ValueError, match="must not exceed 1 together, got 0.6 and 0.5"):
+        ring_lib.make_ring(8, recent_fraction=0.6, priority_fraction=0.5)
+
+
 def test_vmapped_rings_are_apart():
     ring = ring_lib.make_ring(3)
     add, sample = jax.jit(jax.vmap(ring.add)), jax.jit(jax.vmap(ring.sample))
     state = jax.vmap(ring.init)(make_item([0, 0]))
     for i in range(5):
         state = add(state, make_item([i, 100 + i]))
-    items = sample(state, jax.random.bits(jax.random.key(0), (2, 200)))
+    items, _ = sample(state, jax.random.bits(jax.random.key(0), (2, 200)))
     for seed, expected in enumerate(({2, 3, 4}, {102, 103, 104})):
         assert set(identify(jax.tree.map(lambda x, seed=seed: x[seed], items))) == expected
 

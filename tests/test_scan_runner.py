@@ -62,15 +62,23 @@ def test_probes_reach_their_known_values(name):
 
 SIZE = 7
 CAPACITY = 77_777  # a number that no other array has for a dimension
+LEAF_ROWS = 1_216  # the tree of priorities has this many rows of 64 leaves
 MIN_REPLAY = 40
+VARIANTS = {
+    "adam": {"optimizer": "adam"},
+    "lazy_adam": {"optimizer": "lazy_adam"},
+    "prioritized": {
+        "optimizer": "lazy_adam", "recent_fraction": 0.25, "priority_fraction": 0.5, "updates_per_step": 2
+    },
+}
 
 
 @functools.cache
-def make_run(optimizer, num_seeds):
+def make_run(variant, num_seeds):
     """The runner and its compiled `run`, whose states are donated."""
     environment = deep_sea.make_deep_sea(SIZE, deterministic=False)
     config = hyperagent.Config(
-        hidden_sizes=(8,), batch_size=16, min_replay=MIN_REPLAY, replay_capacity=CAPACITY, optimizer=optimizer
+        hidden_sizes=(8,), batch_size=16, min_replay=MIN_REPLAY, replay_capacity=CAPACITY, **VARIANTS[variant]
     )
     runner = scan.make_runner(hyperagent.make_agent(config, environment.spec), environment)
     states = jax.eval_shape(lambda: make_states(runner, range(num_seeds)))
@@ -84,9 +92,9 @@ def make_states(runner, seeds):
     return stack([runner.init(jax.random.key(i), e) for i, e in zip(seeds, environments, strict=True)])
 
 
-def run_steps(optimizer, seeds, *dispatches):
+def run_steps(variant, seeds, *dispatches):
     """The states (in numpy) after dispatches of these lengths, and the metrics' sums."""
-    runner, run = make_run(optimizer, len(seeds))
+    runner, run = make_run(variant, len(seeds))
     states = make_states(runner, seeds)
     done, metrics = 0, []
     for num_steps in dispatches:
@@ -98,35 +106,38 @@ def run_steps(optimizer, seeds, *dispatches):
 
 
 @functools.cache
-def long_run(optimizer):
+def long_run(variant):
     """400 steps of three seeds."""
-    return run_steps(optimizer, (0, 1, 2), 400)
+    return run_steps(variant, (0, 1, 2), 400)
 
 
-@pytest.mark.parametrize("optimizer", ["adam", "lazy_adam"])
-def test_how_a_run_is_cut_does_not_matter(optimizer):
-    whole, whole_metrics = long_run(optimizer)
-    parts, parts_metrics = run_steps(optimizer, (0, 1, 2), 150, 250)
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_how_a_run_is_cut_does_not_matter(variant):
+    whole, whole_metrics = long_run(variant)
+    parts, parts_metrics = run_steps(variant, (0, 1, 2), 150, 250)
     jax.tree.map(np.testing.assert_array_equal, parts, whole)
     np.testing.assert_allclose(parts_metrics.loss, whole_metrics.loss, rtol=1e-5)
-    np.testing.assert_array_equal(parts_metrics.updates, 400 - MIN_REPLAY)
+    per_step = VARIANTS[variant].get("updates_per_step", 1)
+    np.testing.assert_array_equal(parts_metrics.updates, per_step * (400 - MIN_REPLAY))
     np.testing.assert_array_equal(parts_metrics.episodes, 400 // SIZE)
     np.testing.assert_allclose(parts_metrics.returns, whole_metrics.returns, rtol=1e-5)
 
 
-@pytest.mark.parametrize("optimizer", ["adam", "lazy_adam"])
-def test_a_seed_among_others_equals_the_seed_alone(optimizer):
-    together, metrics = long_run(optimizer)
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_seed_among_others_equals_the_seed_alone(variant):
+    together, metrics = long_run(variant)
     for seed in (0, 2):
-        alone, alone_metrics = run_steps(optimizer, (seed,), 400)
+        alone, alone_metrics = run_steps(variant, (seed,), 400)
         one_of_all = jax.tree.map(lambda x, seed=seed: x[seed : seed + 1], together)
+        one_priorities, priorities = one_of_all.replay.priorities, alone.replay.priorities
+        one_of_all, alone = (x._replace(replay=x.replay._replace(priorities=None)) for x in (one_of_all, alone))
         # Everything that happened is the same, to the bit ...
         for field in alone._fields:
             if field not in ("learner", "episode_return"):
                 jax.tree.map(np.testing.assert_array_equal, getattr(one_of_all, field), getattr(alone, field))
         # ... and what was learned, up to the order of sums.
         assert_close = functools.partial(np.testing.assert_allclose, rtol=1e-3, atol=1e-5)
-        jax.tree.map(assert_close, one_of_all.learner, alone.learner)
+        jax.tree.map(assert_close, (one_of_all.learner, one_priorities), (alone.learner, priorities))
         np.testing.assert_allclose(metrics.returns[seed], alone_metrics.returns[0], rtol=1e-5)
 
 
@@ -177,15 +188,17 @@ def test_find_copies():
 
 
 @pytest.mark.parametrize("num_seeds", [1, 3])
-@pytest.mark.parametrize("optimizer", ["adam", "lazy_adam"])
-def test_the_replay_is_never_copied(optimizer, num_seeds):
-    _, run = make_run(optimizer, num_seeds)
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_the_replay_is_never_copied(variant, num_seeds):
+    _, run = make_run(variant, num_seeds)
     text = run.as_text()
     # All six arrays of the replay are there, and are given back where they came in.
     parameters = re.findall(rf"\[{num_seeds},{CAPACITY}[,\d]*\]\S* parameter\(", text.split("ENTRY")[1])
     assert len(parameters) == 6
     assert "input_output_alias" in text
     assert find_copies(text, CAPACITY) == []
+    assert (f"f32[{num_seeds},{LEAF_ROWS},64]" in text) == (variant == "prioritized")
+    assert find_copies(text, LEAF_ROWS) == find_copies(text, LEAF_ROWS * 64) == []
 
 
 @pytest.mark.parametrize("num_seeds", [1, 3])

@@ -5,6 +5,7 @@ import dataclasses
 import json
 import os
 import pathlib
+import shlex
 import signal
 import subprocess
 import sys
@@ -85,7 +86,9 @@ def test_small_sizes_come_first_then_the_order_of_the_grid_with_seeds_together()
     assert plan.fields == (
         "agent", "size", "seed", "index_dim", "solved", "episodes_to_learn", "interactions", "final_return",
         "num_params", "num_output_params", "compile_seconds", "train_seconds", "interactions_per_second", "error",
+        "command",
     )
+    assert plan.runs[-1].command == "python experiments/run_deepsea.py --agent=hyperagent --size=5 --seed=0 --index_dim=1"
 
 
 def test_keys_left_out_have_their_defaults():
@@ -221,6 +224,8 @@ def test_a_run_that_fails_is_a_row_and_is_run_again(tmp_path):
     assert failed == {
         **dict.fromkeys(failed, ""), **settings, "agent": "hyperagent", "size": "4", "seed": "0",
         "solved": "False", "error": failed["error"],
+        "command": "python experiments/run_deepsea.py --agent=hyperagent --size=4 --seed=0 "
+        + " ".join(f"--{name}={value}" for name, value in settings.items()),
     }
     outcome = {
         "agent": "hyperagent", "size": "4", "solved": "True", "episodes_to_learn": "62", "interactions": "250",
@@ -247,6 +252,20 @@ def test_a_run_that_fails_is_a_row_and_is_run_again(tmp_path):
     assert again.returncode == 0 and "1 of 2 runs are already there" in again.stdout
     kept, mended = _rows(tmp_path / "results.csv")
     assert kept == well and mended.items() >= {**settings, **outcome, "seed": "0"}.items()
+
+
+def test_the_command_of_a_row_runs_it_again(tmp_path):
+    grid = {**SMALL, "agent": "hyperagent_ois", "max_episodes": 500, "seed": [3], "stochastic": True}
+    done = _run(grid, f"--logdir={tmp_path / 'sweep'}")
+    assert done.returncode == 0, done.stderr
+    (row,) = _rows(tmp_path / "sweep" / "results.csv")
+    _, *arguments = shlex.split(row["command"])
+    command = [sys.executable, *arguments, "--noprogress", f"--logdir={tmp_path / 'alone'}"]
+    done = subprocess.run(command, cwd=SCRIPT.parent.parent, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    (alone,) = _rows(tmp_path / "alone" / "results.csv")
+    outcome = ("agent", "size", "seed", "solved", "episodes_to_learn", "interactions", "final_return", "num_params")
+    assert [alone[name] for name in outcome] == [row[name] for name in outcome]
 
 
 def test_killed_resumed_and_extended_equals_unbroken(tmp_path):

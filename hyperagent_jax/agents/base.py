@@ -61,7 +61,9 @@ class Config:
         min_replay: interactions with uniformly random actions before learning starts.
         replay_capacity: transitions the replay holds.
         recent_fraction: share of every batch that prefers recent transitions: their ages are log-uniform, as many
-            from 10 to 100 steps ago as from 100 to 1,000. The rest is uniform.
+            from 10 to 100 steps ago as from 100 to 1,000.
+        priority_fraction: share of every batch that is drawn in proportion to the transitions' last errors, without
+            weights in return, so for environments with little randomness. What both fractions leave is uniform.
         double_q: whether the online network selects the target's action.
     """
 
@@ -79,13 +81,19 @@ class Config:
     min_replay: int = 128
     replay_capacity: int = 1_000_000
     recent_fraction: float = 0.0
+    priority_fraction: float = 0.0
     double_q: bool = True
 
     def __post_init__(self):
         self.require(1, "batch_size", "updates_per_step", "target_period", "replay_capacity")
         self.require(0, "learning_rate", "max_grad_norm", "min_replay")
         self.require(1e-12, "adam_eps")
-        self.require(0, "discount", "recent_fraction", high=1)
+        self.require(0, "discount", "recent_fraction", "priority_fraction", high=1)
+        if self.recent_fraction + self.priority_fraction > 1:
+            raise ValueError(
+                "recent_fraction and priority_fraction must not exceed 1 together, got "
+                f"{self.recent_fraction} and {self.priority_fraction}"
+            )
         self.require(0, "adam_b1", "adam_b2", high=1 - 1e-6)
         self.require_widths("hidden_sizes")
 

@@ -13,7 +13,7 @@ NEEDED = ("agent", "size", "seed", "solved", "episodes_to_learn", "interactions"
 # Any other column is a setting of the agent.
 MEASURED = frozenset({
     *NEEDED, "final_return", "num_params", "num_output_params", "compile_seconds", "train_seconds",
-    "interactions_per_second", "error",
+    "interactions_per_second", "error", "command",
 })
 
 

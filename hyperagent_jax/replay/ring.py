@@ -1,4 +1,4 @@
-"""Replay in device memory: a ring of pytrees, sampled uniformly or with a liking for the recent."""
+"""Replay in device memory: a ring of pytrees, sampled uniformly, by priority or with a liking for the recent."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -7,16 +7,34 @@ import jax
 import jax.numpy as jnp
 
 from hyperagent_jax import types
+from hyperagent_jax.replay import sum_tree
+
+# The priority of new items falls by this factor per update of priorities, to a half in 7,000 of them.
+_FORGETTING = 0.9999
+# Every item keeps some chance of being drawn by its priority.
+_SMALLEST_ERROR = 1e-6
+
+
+class Priorities(NamedTuple):
+    """Attributes:
+    tree: the priority of every slot.
+    newest: the priority that new items get: the largest of late, so that they are soon drawn.
+    """
+
+    tree: sum_tree.SumTree
+    newest: types.Array
 
 
 class RingState(NamedTuple):
     """Attributes:
     storage: a pytree like one item, every leaf with a leading axis of length capacity.
     added: number of items ever added.
+    priorities: None when nothing is sampled by priority.
     """
 
     storage: Any
     added: types.Array
+    priorities: Priorities | None
 
 
 class Ring(NamedTuple):
@@ -26,31 +44,45 @@ class Ring(NamedTuple):
         init: maps an example item to an empty RingState.
         add: maps (state, item) to the state with that item, the oldest overwritten when full.
         draw: maps (key, batch_size) to the random bits of one sample.
-        sample: maps (state, bits) to items, with replacement.
+        sample: maps (state, bits) to (items, slots): items with replacement, and where they are.
+        update: maps (state, slots, losses) to the state whose items at these slots have these losses, which
+            are squared errors, as their priority.
         size: maps a state to the number of items it holds.
     """
 
     init: Callable[[Any], RingState]
     add: Callable[[RingState, Any], RingState]
     draw: Callable[[types.PRNGKey, int], types.Array]
-    sample: Callable[[RingState, types.Array], Any]
+    sample: Callable[[RingState, types.Array], tuple[Any, types.Array]]
+    update: Callable[[RingState, types.Array, types.Array], RingState]
     size: Callable[[RingState], types.Array]
 
 
-def make_ring(capacity: int, recent_fraction: float = 0.0) -> Ring:
+def make_ring(capacity: int, *, recent_fraction: float = 0.0, priority_fraction: float = 0.0) -> Ring:
     """Makes a ring buffer for `capacity` items.
+
+    A sample has three parts: the recent, those by priority, and for the rest the uniform ones.
 
     Args:
         capacity: number of items it holds.
         recent_fraction: share of every sample whose ages are log-uniform: as many items of age 10 to 100 as of
-            age 100 to 1,000 and so on. The rest is uniform.
+            age 100 to 1,000 and so on.
+        priority_fraction: share of every sample that is drawn in proportion to the items' last errors, the
+            roots of their losses. Their losses are not weighted in return: where outcomes are random, their
+            average in such a sample is not their mean.
     """
     if capacity < 1:
         raise ValueError(f"the replay's capacity must be at least 1, got {capacity}")
+    if recent_fraction + priority_fraction > 1:
+        raise ValueError(
+            f"recent_fraction and priority_fraction must not exceed 1 together, got {recent_fraction} and "
+            f"{priority_fraction}"
+        )
 
     def init(item):
         storage = jax.tree.map(lambda x: jnp.zeros((capacity, *jnp.shape(x)), jnp.asarray(x).dtype), item)
-        return RingState(storage, jnp.zeros((), jnp.int32))
+        priorities = Priorities(sum_tree.init(capacity), jnp.ones(())) if priority_fraction else None
+        return RingState(storage, jnp.zeros((), jnp.int32), priorities)
 
     def size(state):
         return jnp.minimum(state.added, capacity)
@@ -61,7 +93,11 @@ def make_ring(capacity: int, recent_fraction: float = 0.0) -> Ring:
         # of a loop. A scatter of two rows stays in place.
         slots = jnp.full(2, state.added % capacity)
         storage = jax.tree.map(lambda buffer, x: buffer.at[slots].set(x), state.storage, item)
-        return RingState(storage, state.added + 1)
+        priorities = state.priorities
+        if priorities is not None:
+            newest = jnp.full(2, priorities.newest)
+            priorities = priorities._replace(tree=sum_tree.set_weights(priorities.tree, slots, newest))
+        return RingState(storage, state.added + 1, priorities)
 
     def draw(key, batch_size):
         return jax.random.bits(key, (batch_size,))
@@ -69,12 +105,29 @@ def make_ring(capacity: int, recent_fraction: float = 0.0) -> Ring:
     def sample(state, bits):
         held = jnp.maximum(size(state), 1)
         num_recent = round(recent_fraction * bits.shape[0])
-        slots = (bits[num_recent:] % held.astype(jnp.uint32)).astype(jnp.int32)
+        num_prioritized = min(round(priority_fraction * bits.shape[0]), bits.shape[0] - num_recent)
+        in_unit_interval = (bits >> 8).astype(jnp.float32) * 2.0**-24
+        parts = []
         if num_recent:
             # Age a (the newest has 1) with probability log((a + 1) / a) / log(held + 1).
-            uniform = (bits[:num_recent] >> 8).astype(jnp.float32) * 2.0**-24
-            age = jnp.exp(uniform * jnp.log1p(held.astype(jnp.float32))).astype(jnp.int32)
-            slots = jnp.concatenate([(state.added - jnp.minimum(age, held)) % capacity, slots])
-        return jax.tree.map(lambda buffer: buffer[slots], state.storage)
+            logarithm = in_unit_interval[:num_recent] * jnp.log1p(held.astype(jnp.float32))
+            age = jnp.minimum(jnp.exp(logarithm).astype(jnp.int32), held)
+            parts.append((state.added - age) % capacity)
+        if num_prioritized:
+            # One draw from each of as many equal parts of the distribution.
+            offsets = in_unit_interval[num_recent : num_recent + num_prioritized]
+            quantiles = (jnp.arange(num_prioritized) + offsets) / num_prioritized
+            parts.append(jnp.minimum(sum_tree.find(state.priorities.tree, quantiles), held - 1))
+        rest = bits[num_recent + num_prioritized :]
+        slots = jnp.concatenate([*parts, (rest % held.astype(jnp.uint32)).astype(jnp.int32)])
+        return jax.tree.map(lambda buffer: buffer[slots], state.storage), slots
 
-    return Ring(init, add, draw, sample, size)
+    def update(state, slots, losses):
+        if state.priorities is None:
+            return state
+        errors = jnp.sqrt(losses) + _SMALLEST_ERROR
+        tree = sum_tree.set_weights(state.priorities.tree, slots, errors)
+        newest = jnp.maximum(_FORGETTING * state.priorities.newest, jnp.max(errors))
+        return state._replace(priorities=Priorities(tree, newest))
+
+    return Ring(init, add, draw, sample, update, size)

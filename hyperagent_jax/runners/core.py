@@ -85,7 +85,11 @@ def make_core(agent: agents_base.Agent) -> Core:
     """Makes the parts of a step for an agent."""
     config = agent.config
     num_updates = config.updates_per_step
-    ring = ring_lib.make_ring(config.replay_capacity, config.recent_fraction)
+    ring = ring_lib.make_ring(
+        config.replay_capacity,
+        recent_fraction=config.recent_fraction,
+        priority_fraction=config.priority_fraction,
+    )
 
     def init(key, observation, environment_state):
         return SeedState(
@@ -146,14 +150,16 @@ def make_core(agent: agents_base.Agent) -> Core:
 
     def learn(state, metrics, noise):
         def update(i, carry):
-            learner, loss = carry
-            batch = types.Batch(ring.sample(state.replay, noise.replay[i]), ring.size(state.replay))
+            learner, replay, loss = carry
+            transitions, slots = ring.sample(replay, noise.replay[i])
+            batch = types.Batch(transitions, ring.size(replay))
             learner, info = agent.learner.update(learner, batch, jax.tree.map(lambda x: x[i], noise.learner))
-            return learner, loss + info["loss"]
+            return learner, ring.update(replay, slots, info["losses"]), loss + info["loss"]
 
-        learner, loss = jax.lax.fori_loop(0, num_updates, update, (state.learner, jnp.zeros(())))
+        begin = (state.learner, state.replay, jnp.zeros(()))
+        learner, replay, loss = jax.lax.fori_loop(0, num_updates, update, begin)
         metrics = metrics._replace(loss=loss, updates=jnp.full((), num_updates, jnp.int32))
-        return state._replace(learner=learner), metrics
+        return state._replace(learner=learner, replay=replay), metrics
 
     return Core(init, draw, act, act_randomly, observe, learn)
 

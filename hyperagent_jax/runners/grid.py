@@ -6,6 +6,7 @@ import itertools
 import json
 import pathlib
 import re
+import shlex
 from typing import Any
 
 from hyperagent_jax import config as config_lib
@@ -40,6 +41,12 @@ class Run:
     def cell(self) -> tuple[str, ...]:
         """What it has in common with the other seeds of its cell alone."""
         return tuple(value for name, value in self.columns.items() if name != "seed")
+
+    @property
+    def command(self) -> str:
+        """What runs it alone, with the same outcome."""
+        settings = [f"--{name}={value}" for name, value in self.columns.items() if value != ""]
+        return shlex.join(["python", "experiments/run_deepsea.py", *settings])
 
     def file_name(self) -> str:
         """A readable name, unique in the grid and independent of the order of its keys."""
@@ -76,7 +83,7 @@ class Plan:
     def fields(self) -> tuple[str, ...]:
         """The columns of results.csv."""
         measured = [name for name in deep_sea.RESULT_FIELDS if name not in _DEFAULTS]
-        return (*_DEFAULTS, *self.settings, *measured, "error")
+        return (*_DEFAULTS, *self.settings, *measured, "error", "command")
 
     @property
     def varied(self) -> tuple[str, ...]:
