@@ -37,9 +37,14 @@ def test_linear_fit_of_equal_numbers_has_no_r_squared():
     assert (fit.slope, fit.intercept) == (0.0, 5.0) and math.isnan(fit.r_squared)
 
 
-def test_power_law_by_hand():
-    assert solve_times.power_law_exponent([1, 2, 4], [3, 12, 48]) == pytest.approx(2.0)
-    assert solve_times.power_law_exponent([10, 20, 40], [80, 40, 20]) == pytest.approx(-1.0)
+@pytest.mark.parametrize(
+    "sizes, episodes, exponent", [((1, 2, 4), (3, 12, 48), 2.0), ((10, 20, 40), (80, 40, 20), -1.0)]
+)
+def test_power_law_by_hand(sizes, episodes, exponent):
+    runs = [runs_lib.Run("a", size, 0, episodes=x) for size, x in zip(sizes, episodes, strict=True)]
+    (group,) = solve_times.group(runs)
+    fits = solve_times.fit(group)
+    assert (fits.power.slope, fits.power.r_squared) == pytest.approx((exponent, 1.0))
 
 
 @pytest.mark.parametrize(
@@ -106,11 +111,11 @@ def test_fits_need_three_sizes_with_a_solved_run():
     runs = [_run(size=n, seed=s, episodes=10 * n + 5) for n in (10, 20) for s in range(2)]
     (group,) = solve_times.group([*runs, _run(size=30, limit=1_000)])
     fits = solve_times.fit(group)
-    assert (fits.points, fits.failed, fits.sizes, fits.linear, fits.exponent) == (4, 1, 2, None, None)
+    assert (fits.points, fits.failed, fits.sizes, fits.linear, fits.power) == (4, 1, 2, None, None)
     (group,) = solve_times.group([*runs, _run(size=30, episodes=305)])
     fits = solve_times.fit(group)
     assert (fits.linear.slope, fits.linear.intercept, fits.linear.r_squared) == pytest.approx((10, 5, 1))
-    assert 0.9 < fits.exponent < 1.0
+    assert 0.9 < fits.power.slope < 1.0
 
 
 def test_output_layer_is_compared_with_that_of_hyperagent():

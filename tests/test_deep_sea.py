@@ -2,6 +2,7 @@
 
 from bsuite.environments import deep_sea as bsuite_deep_sea
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -162,3 +163,16 @@ def test_spec_and_bad_size():
     assert (spec.num_actions, spec.observation_shape, spec.num_states) == (2, (), 36)
     with pytest.raises(ValueError, match="size must be at least 1, got 0"):
         deep_sea.make_deep_sea(0)
+
+
+def test_rewards_without_noise_are_the_mean_of_those_with_it():
+    noisy, quiet = (deep_sea.make_deep_sea(3, deterministic=False, noisy_rewards=x) for x in (True, False))
+    state = deep_sea.initial_state(np.ones((3, 3), np.int32))._replace(row=jnp.array(2))
+    for column, action, expected in ((0, 0, 0.0), (0, 1, -0.01 / 3), (2, 1, 1 - 0.01 / 3), (1, 1, -0.01 / 3)):
+        at = state._replace(column=jnp.array(column))
+        noise = deep_sea.StepNoise(wind=jnp.array(0.9), reward=jnp.array(0.25))
+        np.testing.assert_allclose(quiet.step(at, action, noise)[1].reward, expected, atol=1e-7)
+        shift = 0.25 if column != 1 else 0.0  # only the two end cells are noisy
+        np.testing.assert_allclose(noisy.step(at, action, noise)[1].reward, expected + shift, atol=1e-7)
+        same_state = np.testing.assert_array_equal
+        jax.tree.map(same_state, quiet.step(at, action, noise)[0], noisy.step(at, action, noise)[0])

@@ -130,7 +130,7 @@ def test_prioritized_samples_are_in_proportion_to_the_last_errors(num_added):
         np.testing.assert_array_equal(found, ids % capacity)
         by_priority = ids[num_samples // 8 : num_samples * 5 // 8]
         counts = np.bincount(by_priority - first, minlength=size)
-        # Each of the 32,000 equal parts of the distribution is drawn from once: no more than one is off at each end.
+        # Each of the 32,000 equal parts of the distribution is drawn from once: at each end at most one is off.
         assert np.all(np.abs(counts - expected / expected.sum() * len(by_priority)) <= 2)
         rest = np.bincount(ids[num_samples * 5 // 8 :] - first, minlength=size)
         assert np.all(np.abs(rest / 24_000 - 1 / size) < 5 * np.sqrt(1 / size / 24_000))

@@ -62,8 +62,8 @@ class Config:
         replay_capacity: transitions the replay holds.
         recent_fraction: share of every batch that prefers recent transitions: their ages are log-uniform, as many
             from 10 to 100 steps ago as from 100 to 1,000.
-        priority_fraction: share of every batch that is drawn in proportion to the transitions' last errors, without
-            weights in return, so for environments with little randomness. What both fractions leave is uniform.
+        priority_fraction: share of every batch that is drawn in proportion to the transitions' last errors,
+            without weights in return: for environments with little randomness. What both leave is uniform.
         double_q: whether the online network selects the target's action.
     """
 

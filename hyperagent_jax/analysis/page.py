@@ -224,18 +224,19 @@ def _fit_table(groups: Sequence[solve_times.Group]) -> str:
         [
             Cell("", ""), Cell("Solved seeds", "over", 2), Cell("Failed seeds", "over"),
             Cell("Linear: episodes = slope \N{MULTIPLICATION SIGN} N + intercept", "over", 3),
-            Cell("Power law", "over"),
+            Cell("Power law", "over", 2),
         ],
         [Cell("Agent", "")] + [
             Cell(text) for text in (
                 "Points", "Sizes", "Left out", "Slope", "Intercept", "R\N{SUPERSCRIPT TWO}", "Exponent",
+                "R\N{SUPERSCRIPT TWO}",
             )
         ],
     ]
     blocks = []
     for group in groups:
         fits = solve_times.fit(group)
-        linear = fits.linear
+        linear, power = fits.linear, fits.power
         blocks.append((group.label, [[
             document.number(fits.points),
             document.number(fits.sizes),
@@ -243,7 +244,8 @@ def _fit_table(groups: Sequence[solve_times.Group]) -> str:
             document.number(linear and linear.slope, ",.2f"),
             document.number(linear and linear.intercept, ",.1f"),
             document.number(linear and linear.r_squared, ".3f"),
-            document.number(fits.exponent, ".2f"),
+            document.number(power and power.slope, ".2f"),
+            document.number(power and power.r_squared, ".3f"),
         ]]))
     least = solve_times.MIN_SIZES_OF_FIT
     note = (

@@ -106,14 +106,15 @@ class Fits:
         failed: failed runs, which no fit can use.
         sizes: sizes with a solved run.
         linear: episodes against size; None with too few sizes.
-        exponent: of the power law, by least squares of the logarithms; None with too few sizes.
+        power: the power law, logarithm of the episodes against that of the size; its slope is the exponent. None
+            with too few sizes.
     """
 
     points: int
     failed: int
     sizes: int
     linear: LinearFit | None
-    exponent: float | None
+    power: LinearFit | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -238,11 +239,6 @@ def linear_fit(x: Sequence[float], y: Sequence[float]) -> LinearFit:
     return LinearFit(slope, intercept, 1.0 - residual / total if total > 0.0 else math.nan)
 
 
-def power_law_exponent(x: Sequence[float], y: Sequence[float]) -> float:
-    """b of y = a x^b by least squares of the logarithms; all numbers must be positive."""
-    return linear_fit(np.log(x), np.log(y)).slope
-
-
 def fit(group: Group) -> Fits:
     """The fits of a group's solved runs against their size."""
     solved = [run for run in group.runs if run.solved]
@@ -253,7 +249,7 @@ def fit(group: Group) -> Fits:
         failed=sum(run.failed for run in group.runs),
         sizes=len(set(x)),
         linear=linear_fit(x, y) if enough else None,
-        exponent=power_law_exponent(x, y) if enough and min(y) > 0 else None,
+        power=linear_fit(np.log(x), np.log(y)) if enough and min(y) > 0 else None,
     )
 
 
@@ -345,7 +341,8 @@ def fit_rows(groups: Sequence[Group]) -> tuple[list[str], list[dict[str, Any]]]:
             "slope": _rounded(linear and linear.slope, 4),
             "intercept": _rounded(linear and linear.intercept, 4),
             "r_squared": _rounded(linear and linear.r_squared, 4),
-            "power_law_exponent": _rounded(fits.exponent, 4),
+            "power_law_exponent": _rounded(fits.power and fits.power.slope, 4),
+            "power_law_r_squared": _rounded(fits.power and fits.power.r_squared, 4),
         })
     return list(rows[0]), rows
 

@@ -49,8 +49,14 @@ def optimal_return(size: int, deterministic: bool = True) -> float:
     return reach - MOVE_COST
 
 
-def make_deep_sea(size: int, deterministic: bool = True) -> base.Environment:
-    """Makes a DeepSea environment; its states come from `initial_state(action_mapping(...))`."""
+def make_deep_sea(size: int, deterministic: bool = True, noisy_rewards: bool = True) -> base.Environment:
+    """Makes a DeepSea environment; its states come from `initial_state(action_mapping(...))`.
+
+    Args:
+        size: N of the N x N grid.
+        deterministic: False for bsuite's stochastic variant.
+        noisy_rewards: False leaves out the stochastic variant's noise on rewards, which has mean zero.
+    """
     if size < 1:
         raise ValueError(f"DeepSea's size must be at least 1, got {size}")
 
@@ -78,7 +84,7 @@ def make_deep_sea(size: int, deterministic: bool = True) -> base.Environment:
         moves_right = right
         if not deterministic:
             noisy = (row == size - 1) & ((column == 0) | (column == size - 1))
-            reward += jnp.where(noisy, noise.reward, 0.0)
+            reward += jnp.where(noisy, noise.reward, 0.0) if noisy_rewards else 0.0
             moves_right = right & (noise.wind > 1 / size)
         reward -= jnp.where(right, MOVE_COST / size, 0.0)
         shift = jnp.where(right, moves_right.astype(jnp.int32), -1)
