@@ -48,7 +48,7 @@ def test_the_systems_of_the_paper_are_there():
     assert set(NAMES) == {
         "hyperagent", "hyperagent_ois", "ddqn", "bootdqn", "ensemble_plus", "ensemble_plus_os", "hyperdqn",
         "hypermodel", "enndqn",
-    }
+    } | {"hyperagent_prioritized"}  # ours
 
 
 # Values, written again in numpy for one observation, weights as they would be generated for one index
@@ -115,7 +115,7 @@ def numpy_hypermodel(params, observation, index):
 
 
 LEARNABLE = {
-    **dict.fromkeys(("hyperagent", "hyperagent_ois", "hyperdqn", "ddqn"), numpy_hyper),
+    **dict.fromkeys(("hyperagent", "hyperagent_ois", "hyperagent_prioritized", "hyperdqn", "ddqn"), numpy_hyper),
     **dict.fromkeys(ENSEMBLES, numpy_ensemble),
     "enndqn": numpy_epinet,
     "hypermodel": numpy_hypermodel,

@@ -10,6 +10,7 @@ from hyperagent_jax.agents import ensemble_plus
 from hyperagent_jax.agents import ensemble_plus_os
 from hyperagent_jax.agents import hyperagent
 from hyperagent_jax.agents import hyperagent_ois
+from hyperagent_jax.agents import hyperagent_prioritized
 from hyperagent_jax.agents import hyperdqn
 from hyperagent_jax.agents import hypermodel
 from hyperagent_jax.agents.base import Agent as Agent
@@ -18,7 +19,8 @@ from hyperagent_jax.agents.base import Agent as Agent
 _MODULES = {
     module.__name__.rpartition(".")[-1]: module
     for module in (
-        hyperagent, hyperagent_ois, ddqn, bootdqn, ensemble_plus, ensemble_plus_os, hyperdqn, hypermodel, enndqn,
+        hyperagent, hyperagent_ois, hyperagent_prioritized, ddqn, bootdqn, ensemble_plus, ensemble_plus_os,
+        hyperdqn, hypermodel, enndqn,
     )
 }
 CONFIGS: dict[str, type] = {name: module.Config for name, module in _MODULES.items()}
