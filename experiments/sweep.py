@@ -94,12 +94,13 @@ def _print_table(plan: grid_lib.Plan, rows: dict[tuple[str, ...], dict[str, str]
         print("| " + " | ".join([*cell, f"{len(solved)} of {len(members)}", average, str(failed)]) + " |")
 
 
-def _print_plan(plan: grid_lib.Plan) -> None:
+def _print_plan(plan: grid_lib.Plan, refused: dict[tuple[str, ...], str]) -> None:
     """Prints how much there is to run, and a line about settings that agents do not have."""
     columns, varied = plan.runs[0].columns, plan.varied
     fixed = "".join(f", {name}={columns[name]}" for name in plan.settings if name not in varied and columns[name])
     cells = len({run.cell for run in plan.runs})
-    print(f"{len(plan.runs)} run(s) in {cells} cell(s){fixed}; results in {FLAGS.logdir}")
+    memory = f"up to {grid_lib.largest_bytes(plan.runs, refused) / 1e6:.3g} MB each"
+    print(f"{len(plan.runs)} run(s) in {cells} cell(s){fixed}, {memory}; results in {FLAGS.logdir}")
     if plan.lacking:
         absent = "; ".join(f"{name} has no {', '.join(settings)}" for name, settings in plan.lacking.items())
         number = f"{plan.num_combinations} combinations are {len(plan.runs)} runs"
@@ -123,7 +124,7 @@ def main() -> int:
     # Runs that failed are run again.
     directory.keep("results", plan.fields, lambda row: not row["error"] or plan.key(row) not in keys)
     finished = {plan.key(row) for row in directory.rows("results")} & keys
-    _print_plan(plan)
+    _print_plan(plan, refused)
     if finished:
         print(f"{len(finished)} of {len(plan.runs)} runs are already there")
 

@@ -11,10 +11,12 @@ import subprocess
 import sys
 import time
 
+import jax
 import pytest
 
 from hyperagent_jax import agents
 from hyperagent_jax import errors
+from hyperagent_jax.runners import deep_sea
 from hyperagent_jax.runners import grid as grid_lib
 
 SCRIPT = pathlib.Path(__file__).parent.parent / "experiments" / "sweep.py"
@@ -193,6 +195,20 @@ def test_a_grid_is_read_from_json_or_a_file(tmp_path):
         assert str(error.value) == message
 
 
+def test_the_memory_of_the_largest_run_is_known_before_it_is_taken():
+    grid = {"size": [4, 6], "replay_capacity": [100, 200], "target_index": ["transition", "dependent"]}
+    plan = grid_lib.plan(grid, agents.CONFIGS)
+    refused = grid_lib.refusals(plan.runs)
+    (largest,) = [
+        run.task for run in plan.runs
+        if run.columns["size"] == "6" and run.columns["replay_capacity"] == "200" and run.key not in refused
+    ]
+    program = deep_sea.compile_program(largest)
+    states = program.init()
+    states = states._replace(key=jax.random.key_data(states.key))
+    assert grid_lib.largest_bytes(plan.runs, refused) == sum(leaf.nbytes for leaf in jax.tree.leaves(states))
+
+
 def test_agents_say_what_they_refuse():
     grid = {"size": 4, "seed": [0, 1], "target_index": ["transition", "dependent"]}
     plan = grid_lib.plan(grid, agents.CONFIGS)
@@ -234,9 +250,10 @@ def test_a_run_that_fails_is_a_row_and_is_run_again(tmp_path):
     }
     assert well.items() >= {**settings, **outcome, "seed": "1"}.items()
     lines = done.stdout.splitlines()
+    megabytes = grid_lib.largest_bytes(grid_lib.plan(grid, agents.CONFIGS).runs) / 1e6
     assert lines[0] == (
-        f"2 run(s) in 1 cell(s), {', '.join(f'{name}={value}' for name, value in settings.items())}; "
-        f"results in {tmp_path}"
+        f"2 run(s) in 1 cell(s), {', '.join(f'{name}={value}' for name, value in settings.items())}, "
+        f"up to {megabytes:.3g} MB each; results in {tmp_path}"
     )
     assert lines[1] == f"hyperagent size 4 seed 0: ERROR {failed['error']}"
     assert lines[2].startswith("hyperagent size 4 seed 1: solved in 62 episodes (250 interactions, ")

@@ -1,5 +1,6 @@
 """Grids of DeepSea runs: every combination of agents, sizes, seeds and other settings, checked and in order."""
 
+from collections.abc import Container
 import dataclasses
 import hashlib
 import itertools
@@ -208,6 +209,14 @@ def _make_run(chosen: dict[str, Any], settings: tuple[str, ...], config_class: t
     }
     config = deep_sea.resolve(config, protocol)
     return Run(columns, deep_sea.Task(chosen["agent"], config, protocol, (chosen["seed"],), maps=False))
+
+
+def largest_bytes(runs: tuple[Run, ...], refused: Container[tuple[str, ...]] = ()) -> int:
+    """Memory that the state of the largest run will take, before any of it is allocated."""
+    accepted = [run for run in runs if run.key not in refused]
+    size = max(run.task.protocol.size for run in accepted)  # memory grows with it
+    cells = {run.cell: run.task for run in accepted if run.task.protocol.size == size}
+    return max(deep_sea.num_bytes(task)["total"] for task in cells.values())
 
 
 def refusals(runs: tuple[Run, ...]) -> dict[tuple[str, ...], str]:
