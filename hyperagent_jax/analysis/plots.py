@@ -105,10 +105,10 @@ def episodes_to_learn(
         for group in sorted(groups, key=lambda group: count[group.agent] == 1):
             panels.setdefault(group.agent if count[group.agent] > 1 else "other agents", []).append(group)
     sizes = sorted({size for group in groups for size in group.sizes})
-    fits = False
+    any_fits = False
     with plt.rc_context(_STYLE):
         width, height = (4.3, 4.2) if narrow else (11.0, 5.2 if len(panels) == 1 else 4.2)
-        below = 0.8 + 0.3 * len(groups) if narrow else 0.0
+        below = 0.8 + 0.5 * len(groups) if narrow else 0.0
         figure, axes = plt.subplots(
             len(panels), 1, figsize=(width, height * len(panels) + 0.8 + below), layout="constrained",
             squeeze=False, sharex=True, sharey=True,
@@ -121,8 +121,9 @@ def episodes_to_learn(
             handles, shifts = _draw_lines(axis, lines, sizes, width)
             for group, handle, shift in zip(members, handles, shifts, strict=True):
                 label = _wrap(handle.get_label(), 44 if narrow else 30)
-                if (linear := solve_times.fit(group).linear) is not None:
-                    fits = True
+                fits = solve_times.fit(group)
+                if (linear := fits.linear) is not None:
+                    any_fits = True
                     x = np.linspace(group.sizes[0], group.sizes[-1], 200)
                     y = np.where(linear(x) > 0.0, linear(x), np.nan)  # nothing else is a number of episodes
                     axis.plot(
@@ -130,6 +131,8 @@ def episodes_to_learn(
                     )
                     on_one_line = narrow and len(label) < 20
                     label += f"{': ' if on_one_line else chr(10)}{_equation(linear)}"
+                    if fits.power is not None:
+                        label += f"\nexponent {fits.power.slope:.2f}".replace("-", "\N{MINUS SIGN}")
                 handle.set_label(label)
             axis.set_xticks(sizes)
             axis.tick_params(labelbottom=True)
@@ -139,7 +142,7 @@ def episodes_to_learn(
                 labelspacing=0.5 if narrow else 0.8,
             )
         runs = [run for group in groups for run in group.runs]
-        _finish(figure, axes.flat, title, runs, narrow, fits=fits)
+        _finish(figure, axes.flat, title, runs, narrow, fits=any_fits)
         _save(figure, file)
 
 
