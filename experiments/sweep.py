@@ -99,7 +99,7 @@ def _print_plan(plan: grid_lib.Plan, refused: dict[tuple[str, ...], str]) -> Non
     columns, varied = plan.runs[0].columns, plan.varied
     fixed = "".join(f", {name}={columns[name]}" for name in plan.settings if name not in varied and columns[name])
     cells = len({run.cell for run in plan.runs})
-    memory = f"up to {grid_lib.largest_bytes(plan.runs, refused) / 1e6:.3g} MB each"
+    memory = f"states of up to {grid_lib.largest_bytes(plan.runs, refused) / 1e6:.3g} MB each"
     print(f"{len(plan.runs)} run(s) in {cells} cell(s){fixed}, {memory}; results in {FLAGS.logdir}")
     if plan.lacking:
         absent = "; ".join(f"{name} has no {', '.join(settings)}" for name, settings in plan.lacking.items())

@@ -33,8 +33,8 @@ class Learner(NamedTuple):
 
     Attributes:
         init: maps a key to a LearnerState.
-        step: maps (state, batch, key) to (state, metrics): the `loss` that was minimised, and the `losses` of
-            the transitions [B], which prioritised replays want.
+        step: maps (state, batch, key) to (state, metrics): the `losses` of the transitions [B], which
+            prioritised replays want, and the `loss`, their mean plus any regulariser.
         variables: maps a state to the network's Variables.
         values: maps (state, observation, indices [n, M]) to Q-values [n, num_actions].
         draw: maps (key, batch_size) to the random numbers of one step.

@@ -11,12 +11,13 @@ from hyperagent_jax import errors
 from hyperagent_jax.runners import deep_sea
 
 CONFIG = agents.CONFIGS["hyperagent"](hidden_sizes=(16, 16), batch_size=32, min_replay=40)
+PRIORITIZED = dataclasses.replace(CONFIG, recent_fraction=0.25, priority_fraction=0.5, updates_per_step=2)
 PROTOCOL = deep_sea.Protocol(size=5, max_episodes=200, eval_every=250, eval_episodes=10, solved_return=2.0)
 
 
-def _task(seeds=(0,), runner="scan", checkpoint=None, **changes):
+def _task(seeds=(0,), runner="scan", checkpoint=None, config=CONFIG, **changes):
     protocol = dataclasses.replace(PROTOCOL, **changes)
-    config = deep_sea.resolve(CONFIG, protocol)
+    config = deep_sea.resolve(config, protocol)
     return deep_sea.Task("hyperagent", config, protocol, seeds, runner, checkpoint, checkpoint_seconds=0.0)
 
 
@@ -49,6 +50,22 @@ def test_resume_gives_the_unbroken_run(unbroken, tmp_path):
     assert again[:2] == first  # what was reported before the checkpoint is reported again
     assert again == unbroken[0]
     assert [_without_times(row) for row in results] == [_without_times(row) for row in unbroken[1]]
+
+
+def test_resume_keeps_the_priorities(tmp_path):
+    task = _task(checkpoint=str(tmp_path / "seed.npz"), config=PRIORITIZED)
+    _run(task, stop_after=2)
+    again, _ = _run(task)
+    assert again == _run(_task(config=PRIORITIZED))[0]
+
+
+def test_evaluation_leaves_out_the_noise_on_rewards():
+    # One episode of a size that ends at a noisy cell most of the time: with the noise, whose standard deviation
+    # is 1, one of 20 returns would be out of the range of noiseless ones with near certainty.
+    curve, _ = _run(_task(stochastic=True, size=2, max_episodes=500, eval_every=50, eval_episodes=1))
+    assert len(curve) == 20
+    assert all(-0.01 - 1e-6 <= row["eval_return"] <= 1.0 for row in curve)
+    assert any(not -0.01 <= row["train_return"] <= 1.0 for row in curve)
 
 
 def test_checkpoint_of_another_configuration_is_refused(tmp_path):

@@ -248,6 +248,23 @@ def test_tabulated_prior_equals_the_network(prior_scale):
     np.testing.assert_allclose(values, expected_values, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("num_states", [None, 9])
+def test_unit_prior_has_the_same_norm_everywhere_and_no_mean(num_states):
+    torso, observation = torsos.OneHotMlp(9, (8, 8)), jnp.zeros((), jnp.int32)
+    priors = [
+        epistemic.make_hyper_prior(torso, 3, 4, observation, scale=0.5, has_unit_norm=x, num_states=num_states)
+        for x in (False, True)
+    ]
+    params = [prior.init(jax.random.key(0)) for prior in priors]
+    plain, unit = (
+        np.array(jax.vmap(prior.apply, (None, 0))(p, jnp.arange(9))) for prior, p in zip(priors, params, strict=True)
+    )
+    np.testing.assert_array_equal(unit[..., -1], 0.0)
+    norms = np.linalg.norm(plain[..., :-1], axis=-1, keepdims=True)
+    assert norms.max() > 2 * norms.min()
+    np.testing.assert_allclose(unit[..., :-1], 0.5 * plain[..., :-1] / norms, rtol=1e-5)
+
+
 def test_scales_multiply_the_two_parts():
     variables = make_network().init(jax.random.key(0))
     state, zero = jnp.array(3), jnp.zeros((3, 5))

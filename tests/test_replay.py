@@ -154,8 +154,9 @@ def test_the_priority_of_new_items_forgets_old_errors():
 
 
 def test_fractions_must_leave_no_less_than_nothing():
-    with pytest.raises(ValueError, match="must not exceed 1 together, got 0.6 and 0.5"):
-        ring_lib.make_ring(8, recent_fraction=0.6, priority_fraction=0.5)
+    for recent, priority in ((0.6, 0.5), (-0.5, 0.5), (0.5, -0.5), (0.0, float("nan"))):
+        with pytest.raises(ValueError, match=f"at least 0 and at most 1 together, got {recent} and {priority}"):
+            ring_lib.make_ring(8, recent_fraction=recent, priority_fraction=priority)
 
 
 def test_vmapped_rings_are_apart():

@@ -90,8 +90,9 @@ def test_small_sizes_come_first_then_the_order_of_the_grid_with_seeds_together()
         "num_params", "num_output_params", "compile_seconds", "train_seconds", "interactions_per_second", "error",
         "command",
     )
+    last = plan.runs[-1]
     command = "python experiments/run_deepsea.py --agent=hyperagent --size=5 --seed=0 --index_dim=1"
-    assert plan.runs[-1].command == command
+    assert last.command == f"{command} --logdir=logs/{last.file_name()}"
 
 
 def test_keys_left_out_have_their_defaults():
@@ -213,6 +214,10 @@ def test_agents_say_what_they_refuse():
     grid = {"size": 4, "seed": [0, 1], "target_index": ["transition", "dependent"]}
     plan = grid_lib.plan(grid, agents.CONFIGS)
     assert grid_lib.refusals(plan.runs) == {("hyperagent", "4", seed, "dependent"): REFUSAL for seed in "01"}
+    names = ["hyperagent", "hyperagent_prioritized"]
+    plan = grid_lib.plan({"agent": names, "recent_fraction": 0.75}, agents.CONFIGS)
+    message = "recent_fraction and priority_fraction must be at least 0 and at most 1 together, got 0.75 and 0.5"
+    assert grid_lib.refusals(plan.runs) == {("hyperagent_prioritized", "20", "0", "0.75"): message}
 
 
 def test_bad_input_ends_the_script_before_anything_is_written(tmp_path):
@@ -242,7 +247,8 @@ def test_a_run_that_fails_is_a_row_and_is_run_again(tmp_path):
         **dict.fromkeys(failed, ""), **settings, "agent": "hyperagent", "size": "4", "seed": "0",
         "solved": "False", "error": failed["error"],
         "command": "python experiments/run_deepsea.py --agent=hyperagent --size=4 --seed=0 "
-        + " ".join(f"--{name}={value}" for name, value in settings.items()),
+        + " ".join(f"--{name}={value}" for name, value in settings.items())
+        + f" --logdir=logs/{damaged.stem}",
     }
     outcome = {
         "agent": "hyperagent", "size": "4", "solved": "True", "episodes_to_learn": "62", "interactions": "250",
@@ -253,7 +259,7 @@ def test_a_run_that_fails_is_a_row_and_is_run_again(tmp_path):
     megabytes = grid_lib.largest_bytes(grid_lib.plan(grid, agents.CONFIGS).runs) / 1e6
     assert lines[0] == (
         f"2 run(s) in 1 cell(s), {', '.join(f'{name}={value}' for name, value in settings.items())}, "
-        f"up to {megabytes:.3g} MB each; results in {tmp_path}"
+        f"states of up to {megabytes:.3g} MB each; results in {tmp_path}"
     )
     assert lines[1] == f"hyperagent size 4 seed 0: ERROR {failed['error']}"
     assert lines[2].startswith("hyperagent size 4 seed 1: solved in 62 episodes (250 interactions, ")

@@ -18,6 +18,7 @@ from hyperagent_jax import optimizers
 from hyperagent_jax import types
 from hyperagent_jax.networks import epistemic
 from hyperagent_jax.networks import torsos
+from hyperagent_jax.replay import ring
 
 
 class Agent(NamedTuple):
@@ -89,11 +90,6 @@ class Config:
         self.require(0, "learning_rate", "max_grad_norm", "min_replay")
         self.require(1e-12, "adam_eps")
         self.require(0, "discount", "recent_fraction", "priority_fraction", high=1)
-        if self.recent_fraction + self.priority_fraction > 1:
-            raise ValueError(
-                "recent_fraction and priority_fraction must not exceed 1 together, got "
-                f"{self.recent_fraction} and {self.priority_fraction}"
-            )
         self.require(0, "adam_b1", "adam_b2", high=1 - 1e-6)
         self.require_widths("hidden_sizes")
 
@@ -142,12 +138,22 @@ def make_agent(
         epsilon: likewise.
         **acting: further arguments of `actor.make_actor`, for training and evaluation.
     """
+    make_replay(config)  # refuses a bad combination of settings before anything runs
     learner = learner_lib.make_learner(
         network, loss, make_optimizer(config, spec, loss), target_period=config.target_period
     )
     make_actor = functools.partial(actor_lib.make_actor, network.index, spec.num_actions, **acting)
     actor = make_actor(resample_probability=resample_probability, epsilon=epsilon)
     return Agent(config, network, learner, actor, make_actor(), perturbation)
+
+
+def make_replay(config: Config) -> ring.Ring:
+    """The replay that `config` describes."""
+    return ring.make_ring(
+        config.replay_capacity,
+        recent_fraction=config.recent_fraction,
+        priority_fraction=config.priority_fraction,
+    )
 
 
 def make_optimizer(

@@ -34,6 +34,8 @@ class Config(base.Config):
         resample_probability: chance per step that the acting index is redrawn inside an episode.
         num_ois: optimistic index sampling: act on and bootstrap from the best of this many indices.
         prior_scale: factor of the fixed prior.
+        unit_prior: whether the prior has mean zero and a spread that is the same for all states and actions, its
+            coefficients having the norm prior_scale, instead of whatever a random network gives.
         posterior_scale: factor of the learnable part.
         prior_std: scale of the fixed prior's last layer (an epinet's prior has no such scale).
         prior_regularization: beta of the penalty beta / |D| |theta|^2.
@@ -53,6 +55,7 @@ class Config(base.Config):
     resample_probability: float = 0.01
     num_ois: int = 1
     prior_scale: float = 10.0
+    unit_prior: bool = False
     posterior_scale: float = 1.0
     prior_std: float = 1.0
     prior_regularization: float = 0.0
@@ -81,16 +84,19 @@ def make_network(
     if config.network in ("last_layer", "last_layer_bias"):
         return epistemic.make_hyper_network(
             torso, *arguments, **common, prior_scale=config.prior_scale, prior_std=config.prior_std,
-            has_bias=config.network == "last_layer_bias",
+            has_unit_prior=config.unit_prior, has_bias=config.network == "last_layer_bias",
         )
     if config.network == "all_layers":
         prior = epistemic.make_hyper_prior(
             torso, spec.num_actions, index.dim, observation,
-            scale=config.prior_scale, std=config.prior_std, num_states=spec.num_states,
+            scale=config.prior_scale, std=config.prior_std, has_unit_norm=config.unit_prior,
+            num_states=spec.num_states,
         )
         return nonlinear.make_hypermodel_network(
             config.hidden_sizes, *arguments, **common, prior=prior, prior_std=config.prior_std
         )
+    if config.unit_prior:
+        raise ValueError("an epinet's prior is an ensemble of networks: use unit_prior=False with network=epinet")
     prior_torso, _ = base.make_torso(config.epinet_prior_hidden_sizes, spec)
     prior = epistemic.make_ensemble_prior(
         prior_torso, spec.num_actions, index.dim, observation, scale=config.prior_scale, num_states=spec.num_states

@@ -229,7 +229,7 @@ def _fit_table(groups: Sequence[solve_times.Group]) -> str:
         [Cell("Agent", "")] + [
             Cell(text) for text in (
                 "Points", "Sizes", "Left out", "Slope", "Intercept", "R\N{SUPERSCRIPT TWO}", "Exponent",
-                "R\N{SUPERSCRIPT TWO}",
+                "R\N{SUPERSCRIPT TWO} of logs",
             )
         ],
     ]

@@ -83,8 +83,8 @@ def make_deep_sea(size: int, deterministic: bool = True, noisy_rewards: bool = T
         reward = jnp.where(right & (column == size - 1), 1.0, 0.0)
         moves_right = right
         if not deterministic:
-            noisy = (row == size - 1) & ((column == 0) | (column == size - 1))
-            reward += jnp.where(noisy, noise.reward, 0.0) if noisy_rewards else 0.0
+            noisy = noisy_rewards & (row == size - 1) & ((column == 0) | (column == size - 1))
+            reward += jnp.where(noisy, noise.reward, 0.0)
             moves_right = right & (noise.wind > 1 / size)
         reward -= jnp.where(right, MOVE_COST / size, 0.0)
         shift = jnp.where(right, moves_right.astype(jnp.int32), -1)

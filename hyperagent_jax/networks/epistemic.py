@@ -107,6 +107,7 @@ def make_hyper_prior(
     scale: float,
     std: float = 1.0,
     mean_init: str = "sphere",
+    has_unit_norm: bool = False,
     num_states: int | None = None,
 ) -> LinearFunction:
     """HyperAgent's prior: a linear hypermodel on the last layer of a torso of its own (eq. 13).
@@ -119,11 +120,23 @@ def make_hyper_prior(
         scale: factor of the prior.
         std: radius of the spheres the last layer is drawn from.
         mean_init: how b_0 is drawn, "sphere" or "xavier".
+        has_unit_norm: whether to scale the coefficients of every state and action to norm 1 and leave out the
+            mean: the prior sigma_0 z_0(s, a) of the tabular analysis, with sigma_0 = `scale`.
         num_states: with integer observations, their number. The prior is then evaluated once for
             every state and kept as a table, which is what its network would return.
     """
     network = TorsoAndHead(torso, heads.HyperLinear(num_actions, index_dim, heads.prior_init(mean_init, std)))
-    return _scaled_prior(_linear_function(network, observation), scale, num_states)
+    prior = _linear_function(network, observation)
+    if has_unit_norm:
+        prior = LinearFunction(prior.init, lambda params, o: _with_unit_norm(network.apply({"params": params}, o)))
+    return _scaled_prior(prior, scale, num_states)
+
+
+def _with_unit_norm(coefficients: types.Array) -> types.Array:
+    """Scales the coefficients [num_actions, M + 1] of every action to norm 1, without a mean."""
+    without_mean = coefficients.at[:, -1].set(0.0)
+    norm = jnp.linalg.norm(without_mean, axis=-1, keepdims=True)
+    return without_mean / jnp.maximum(norm, 1e-20)
 
 
 def _make_ensemble(
@@ -206,6 +219,7 @@ def make_hyper_network(
     posterior_scale: float = 1.0,
     prior_std: float = 1.0,
     mean_init: str = "sphere",
+    has_unit_prior: bool = False,
     has_bias: bool = False,
     num_states: int | None = None,
 ) -> EpistemicNetwork:
@@ -221,6 +235,7 @@ def make_hyper_network(
         posterior_scale: factor of the learnable part.
         prior_std: radius of the spheres the prior's last layer is drawn from.
         mean_init: how b and b_0 start, "sphere" or "xavier".
+        has_unit_prior: whether the prior has mean zero and coefficients of norm `prior_scale` everywhere.
         has_bias: HyperDQN's form: the last layer's bias is generated too, from zero on, and the learnable
             hypermodel starts as HyperDQN's.
         num_states: with integer observations, their number; the prior is then kept as a table.
@@ -234,7 +249,7 @@ def make_hyper_network(
         head = heads.HyperLinear(num_actions, index.dim, heads.learnable_init(mean_init, prior_std))
     prior = make_hyper_prior(
         prior_torso or torso, num_actions, index.dim, observation,
-        scale=prior_scale, std=prior_std, mean_init=mean_init, num_states=num_states,
+        scale=prior_scale, std=prior_std, mean_init=mean_init, has_unit_norm=has_unit_prior, num_states=num_states,
     )
     learnable = _linear_function(TorsoAndHead(torso, head), observation)
     return make_linear_network(learnable, prior, index, posterior_scale)

@@ -11,7 +11,7 @@ from hyperagent_jax.replay import sum_tree
 
 # The priority of new items falls by this factor per update of priorities, to a half in 7,000 of them.
 _FORGETTING = 0.9999
-# Every item keeps some chance of being drawn by its priority.
+# Added to every error, so that there always is a priority to draw by.
 _SMALLEST_ERROR = 1e-6
 
 
@@ -73,10 +73,10 @@ def make_ring(capacity: int, *, recent_fraction: float = 0.0, priority_fraction:
     """
     if capacity < 1:
         raise ValueError(f"the replay's capacity must be at least 1, got {capacity}")
-    if recent_fraction + priority_fraction > 1:
+    if not (recent_fraction >= 0 and priority_fraction >= 0 and recent_fraction + priority_fraction <= 1):
         raise ValueError(
-            f"recent_fraction and priority_fraction must not exceed 1 together, got {recent_fraction} and "
-            f"{priority_fraction}"
+            "recent_fraction and priority_fraction must be at least 0 and at most 1 together, got "
+            f"{recent_fraction} and {priority_fraction}"
         )
 
     def init(item):
@@ -125,7 +125,7 @@ def make_ring(capacity: int, *, recent_fraction: float = 0.0, priority_fraction:
     def update(state, slots, losses):
         if state.priorities is None:
             return state
-        errors = jnp.sqrt(losses) + _SMALLEST_ERROR
+        errors = jnp.sqrt(jnp.maximum(losses, 0.0)) + _SMALLEST_ERROR
         tree = sum_tree.set_weights(state.priorities.tree, slots, errors)
         newest = jnp.maximum(_FORGETTING * state.priorities.newest, jnp.max(errors))
         return state._replace(priorities=Priorities(tree, newest))

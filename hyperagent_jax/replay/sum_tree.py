@@ -1,7 +1,7 @@
 """Weights in device memory that can be changed, and drawn in proportion, a batch at a time.
 
 The weights are the leaves of a tree whose nodes hold the sum of their 64 children, so a million weights make four
-levels. Going down one level is a gather of rows and a small matrix product, which suits CPUs and accelerators.
+levels. Going down one level is a gather of rows and a small matrix product.
 """
 
 import jax
@@ -44,13 +44,16 @@ def set_weights(tree: SumTree, positions: types.Array, weights: types.Array) -> 
 
 
 def find(tree: SumTree, quantiles: types.Array) -> types.Array:
-    """Positions [n] at quantiles [n], in [0, 1), of the weights; uniform quantiles draw in proportion to them."""
+    """Positions [n] at quantiles [n], in [0, 1], of the weights, whose sum must be positive.
+
+    Uniform quantiles draw positions in proportion to their weights.
+    """
     node = jnp.zeros(quantiles.shape, jnp.int32)
     rest = quantiles * total(tree)
     for level in reversed(tree):
         sums = jnp.matmul(level[node], _CUMULATE, precision=jax.lax.Precision.HIGHEST)
         # A parent's sum and its last cumulative sum may differ in the last bits; stay within the latter.
-        rest = jnp.minimum(rest, sums[:, -1] * (1 - 1e-6))
+        rest = jnp.minimum(rest, jnp.nextafter(sums[:, -1], 0.0))
         child = jnp.sum(sums <= rest[:, None], axis=-1)
         rest -= jnp.max(jnp.where(jnp.arange(_CHILDREN) < child[:, None], sums, 0.0), axis=-1)
         node = node * _CHILDREN + child

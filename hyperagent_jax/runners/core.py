@@ -85,11 +85,7 @@ def make_core(agent: agents_base.Agent) -> Core:
     """Makes the parts of a step for an agent."""
     config = agent.config
     num_updates = config.updates_per_step
-    ring = ring_lib.make_ring(
-        config.replay_capacity,
-        recent_fraction=config.recent_fraction,
-        priority_fraction=config.priority_fraction,
-    )
+    ring = agents_base.make_replay(config)
 
     def init(key, observation, environment_state):
         return SeedState(

@@ -47,7 +47,7 @@ class Run:
     def command(self) -> str:
         """What runs it alone, with the same outcome."""
         settings = [f"--{name}={value}" for name, value in self.columns.items() if value != ""]
-        return shlex.join(["python", "experiments/run_deepsea.py", *settings])
+        return shlex.join(["python", "experiments/run_deepsea.py", *settings, f"--logdir=logs/{self.file_name()}"])
 
     def file_name(self) -> str:
         """A readable name, unique in the grid and independent of the order of its keys."""
