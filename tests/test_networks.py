@@ -255,10 +255,11 @@ def test_unit_prior_has_the_same_norm_everywhere_and_no_mean(num_states):
         epistemic.make_hyper_prior(torso, 3, 4, observation, scale=0.5, has_unit_norm=x, num_states=num_states)
         for x in (False, True)
     ]
-    params = [prior.init(jax.random.key(0)) for prior in priors]
-    plain, unit = (
-        np.array(jax.vmap(prior.apply, (None, 0))(p, jnp.arange(9))) for prior, p in zip(priors, params, strict=True)
-    )
+
+    def at_all_states(prior):
+        return np.array(jax.vmap(prior.apply, (None, 0))(prior.init(jax.random.key(0)), jnp.arange(9)))
+
+    plain, unit = map(at_all_states, priors)
     np.testing.assert_array_equal(unit[..., -1], 0.0)
     norms = np.linalg.norm(plain[..., :-1], axis=-1, keepdims=True)
     assert norms.max() > 2 * norms.min()

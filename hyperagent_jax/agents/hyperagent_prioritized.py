@@ -2,9 +2,9 @@
 
 On DeepSea the paper's settings repeat for many episodes what they have just learned to be in vain, the more the
 fuller the replay is: with uniform samples a transition is drawn 128 / k times in episode k, so news from the
-frontier arrive at the start ever later, and episodes to learn grow faster than the size. And a seed gets stuck for good
-when the prior of an action on the only way makes it look bad for every index. Four settings, none of which depends
-on the size, mend that:
+frontier arrive at the start ever later, and episodes to learn grow faster than the size. Also, a seed is stuck for
+good when an action that it must try looks bad for every index. Four settings, none of which depends on the size,
+mend that:
 - half of every batch is drawn in proportion to the transitions' last errors and a quarter prefers the recent;
 - four updates per step, because values must travel back through as many states as an episode has steps;
 - optimistic index sampling;
