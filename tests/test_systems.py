@@ -130,6 +130,10 @@ def numpy_prior(name, prior, observation, index):
         return prior[observation] @ np.append(index, 1.0)
     if name in ENSEMBLES or name == "enndqn":
         return (30.0 if name in ENSEMBLES else 1.0) * numpy_ensemble(prior, observation, index)
+    if name == "hyperagent_prioritized":  # sigma_0 z_0, a direction for every action
+        mean = numpy_hyper(prior, observation, np.zeros(len(index)))
+        z = np.array([numpy_hyper(prior, observation, e) - mean for e in np.eye(len(index))])
+        return 0.5 * index @ (z / np.linalg.norm(z, axis=0))
     return 10.0 * numpy_hyper(prior, observation, index)
 
 
