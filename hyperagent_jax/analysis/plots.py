@@ -231,8 +231,9 @@ def _draw_lines(
     axis.set_xlim(places[0] - 0.6 * gap, places[-1] + 0.6 * gap)
     if len(lines) > 1:  # shows what belongs to one x
         axis.grid(False, axis="x")
+        half_width = min(shifts[-1] + step, 0.46 * gap)
         for x in places:
-            axis.axvspan(x + shifts[0] - step, x + shifts[-1] + step, color="0.96", linewidth=0, zorder=0)
+            axis.axvspan(x - half_width, x + half_width, color="0.96", linewidth=0, zorder=0)
     handles = []
     for i, ((label, cells), shift) in enumerate(zip(lines, shifts, strict=True)):
         colour, marker = _COLOURS[i % len(_COLOURS)], _MARKERS[i % len(_MARKERS)]
