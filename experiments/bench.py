@@ -137,7 +137,7 @@ def measure(agent: str, size: int, num_seeds: int, loss: str) -> dict:
     limit = ("", "", "")
     if agent == "hyperagent":
         matmul = matmul_seconds(task.config, num_seeds)
-        floats = optimizer_floats(task.config, size * size, deep_sea.count_params(program.agent))
+        floats = optimizer_floats(task.config, size * size, agents.count_params(program.agent))
         moved = stream_seconds(num_seeds * floats)
         limit = (matmul * 1e6, moved * 1e6, (matmul + moved) / step)
     row = (agent, size, num_seeds, loss, round(num_seeds / step), step * 1e6, *limit, *compile_seconds)

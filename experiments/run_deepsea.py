@@ -165,7 +165,7 @@ def main() -> int:
 
     memory = deep_sea.num_bytes(task)
     print(
-        f"{FLAGS.agent} on DeepSea {protocol.size}: {deep_sea.count_params(agent):,} parameters, "
+        f"{FLAGS.agent} on DeepSea {protocol.size}: {agents.count_params(agent):,} parameters, "
         f"{memory['total'] / 1e6:.1f} MB per group of {len(groups[0])} seed(s), "
         f"of which the replay {memory['replay'] / 1e6:.1f} MB; solved at {protocol.solved_return:g} over "
         f"{protocol.eval_episodes} episodes, evaluated every {protocol.eval_every:,} interactions, "
@@ -176,13 +176,13 @@ def main() -> int:
         if finished.issuperset(group):
             continue
         name = f"seed_{group[0]}" if len(group) == 1 else f"seeds_{group[0]}_to_{group[-1]}"
-        file = directory.path / "checkpoints" / f"{name}.npz" if FLAGS.runner == "scan" else None
+        file = directory.path / "checkpoints" / f"{name}.npz"
         tasks.append(
             dataclasses.replace(
-                task, seeds=group, checkpoint=file and str(file), checkpoint_seconds=FLAGS.checkpoint_seconds
+                task, seeds=group, checkpoint=str(file), checkpoint_seconds=FLAGS.checkpoint_seconds
             )
         )
-        if file and file.exists():
+        if file.exists():
             reached.update({seed: checkpoint.load_facts(file)["interactions"] for seed in group})
     # What was reported after the last checkpoint will be reported again.
     directory.keep(

@@ -59,12 +59,15 @@ def _open(path):
         raise CheckpointError(f"checkpoint {path} cannot be read ({error}): delete it to start anew") from error
 
 
-def load_facts(path: str | os.PathLike) -> dict[str, Any]:
-    """The facts of a checkpoint."""
+def load_facts(path: str | os.PathLike, identity: Any = None) -> dict[str, Any]:
+    """The facts of a checkpoint; refuses one whose fact `identity` is not the given one, unless that is None."""
     with _open(path) as arrays:
         if "facts" not in arrays:
             raise CheckpointError(f"{path} is no checkpoint of this library")
-        return json.loads(str(arrays["facts"]))
+        facts = json.loads(str(arrays["facts"]))
+    if identity is not None and facts.get("identity") != identity:
+        raise CheckpointError(f"checkpoint {path} was made with another configuration: delete it")
+    return facts
 
 
 def load(path: str | os.PathLike, like: Any) -> Any:

@@ -100,6 +100,11 @@ def from_flags(agent: str, config_class: type, all_classes: dict[str, type], val
         raise errors.UserError(f"--{error}") from error
 
 
+def as_json(config: Any) -> dict[str, Any]:
+    """The settings of a config as JSON gives them back: tuples are lists."""
+    return json.loads(json.dumps(dataclasses.asdict(config)))
+
+
 _JSON_NAMES = {bool: "true or false", int: "a whole number", float: "a number", str: "a string"}
 
 

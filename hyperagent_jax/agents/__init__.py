@@ -14,6 +14,8 @@ from hyperagent_jax.agents import hyperagent_prioritized
 from hyperagent_jax.agents import hyperdqn
 from hyperagent_jax.agents import hypermodel
 from hyperagent_jax.agents.base import Agent as Agent
+from hyperagent_jax.agents.base import count_output_params as count_output_params
+from hyperagent_jax.agents.base import count_params as count_params
 
 # name -> module with a frozen dataclass `Config` and make_agent(config, spec) -> Agent
 _MODULES = {

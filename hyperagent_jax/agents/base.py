@@ -7,6 +7,7 @@ import math
 from typing import Any, NamedTuple
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 import optax
 
@@ -173,3 +174,22 @@ def make_optimizer(
             raise ValueError("optimizer=lazy_adam needs integer observations: use optimizer=adam")
         return lazy_adam
     raise ValueError(f"unknown optimizer {name!r}; choose one of auto, adam, lazy_adam")
+
+
+def _learnable(agent: Agent) -> list[tuple[list[str], int]]:
+    """The keys that lead to each learnable array, and its size."""
+    params = jax.eval_shape(lambda: agent.network.init(jax.random.key(0)).params)
+    return [
+        (jax.tree_util.keystr(path, simple=True, separator="/").split("/"), leaf.size)
+        for path, leaf in jax.tree_util.tree_leaves_with_path(params)
+    ]
+
+
+def count_params(agent: Agent) -> int:
+    """Number of learnable parameters."""
+    return sum(size for _, size in _learnable(agent))
+
+
+def count_output_params(agent: Agent) -> int:
+    """Number of learnable parameters outside torsos: what an agent adds to the features it shares with others."""
+    return sum(size for keys, size in _learnable(agent) if not any(key.startswith("torso") for key in keys))

@@ -98,7 +98,7 @@ def read(places: Sequence[str]) -> tuple[list[Run], list[Source]]:
                 )
             seen[key] = run.file
         runs += found
-        sources.append(_source(path, len(found)))
+        sources.append(source(path, len(found)))
     return runs, sources
 
 
@@ -160,8 +160,11 @@ def _whole(row: Mapping[str, str], name: str, at_least: int = 0) -> int:
     return int(value)
 
 
-def _source(path: pathlib.Path, num_runs: int) -> Source:
-    """A report without its configurations is worth having, so their absence is no error but a note."""
+def source(path: pathlib.Path, num_runs: int) -> Source:
+    """What is known about a results.csv of so many runs.
+
+    A report without its configurations is worth having, so their absence is no error but a note.
+    """
     config = path.with_name("config.json")
     try:
         record = json.loads(config.read_text())

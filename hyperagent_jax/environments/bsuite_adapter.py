@@ -1,14 +1,166 @@
-"""bsuite's environments; the only file that imports bsuite."""
+"""bsuite's environments; the only file that imports them."""
+
+from collections.abc import Callable
+import functools
+import inspect
+import pathlib
+from typing import NamedTuple
+import zlib
 
 import dm_env
+import numpy as np
 
 from hyperagent_jax import errors
+from hyperagent_jax import types
+
+# Steps of the longest episode of each experiment, from its settings; reward noise and scale do not change it.
+_LONGEST_EPISODE: dict[str, Callable[[dict], int]] = {
+    "bandit": lambda settings: 1,
+    "cartpole": lambda settings: 1001,
+    "cartpole_swingup": lambda settings: 1001,
+    "catch": lambda settings: 9,
+    "deep_sea": lambda settings: settings["size"],
+    "deep_sea_stochastic": lambda settings: settings["size"],
+    "discounting_chain": lambda settings: 100,
+    "memory_len": lambda settings: settings["memory_length"] + 1,
+    "memory_size": lambda settings: 3,
+    "mnist": lambda settings: 1,
+    "mountain_car": lambda settings: 1000,
+    "umbrella_distract": lambda settings: 20,
+    "umbrella_length": lambda settings: settings["chain_length"],
+}
+
+
+class MissingDataError(errors.UserError):
+    """An environment whose data is not on this machine."""
+
+
+class Problem(NamedTuple):
+    """What an agent must know of a bsuite id.
+
+    Attributes:
+        spec: the EnvironmentSpec of its observations as `observe` gives them.
+        observe: turns its observations into those of the spec.
+        num_episodes: episodes of the experiment.
+        longest_episode: most steps of an episode.
+    """
+
+    spec: types.EnvironmentSpec
+    observe: Callable[[np.ndarray], np.ndarray]
+    num_episodes: int
+    longest_episode: int
+
+
+def _bsuite():
+    try:
+        import bsuite
+        from bsuite import sweep
+    except ImportError as error:
+        raise errors.UserError("bsuite is not installed: pip install 'hyperagent_jax[bsuite]'") from error
+    return bsuite, sweep
+
+
+def _deep_sea_class() -> type:
+    _bsuite()
+    from bsuite.environments import deep_sea
+
+    return deep_sea.DeepSea
 
 
 def make_deep_sea(size: int, *, deterministic: bool, seed: int, mapping_seed: int) -> dm_env.Environment:
     """bsuite's own Python DeepSea."""
+    return _deep_sea_class()(size, deterministic=deterministic, seed=seed, mapping_seed=mapping_seed)
+
+
+def cell(observation: np.ndarray) -> np.ndarray:
+    """The integer state of DeepSea's one-hot grid; 0 for the blank one after an episode, which has no value."""
+    return np.int32(observation.argmax())
+
+
+def ids(text: str) -> tuple[str, ...]:
+    """The bsuite ids that a comma-separated list of ids, experiments, SWEEP and TESTING stands for."""
+    _, sweep = _bsuite()
+    experiments: dict[str, list[str]] = {}
+    for bsuite_id in sweep.SWEEP:
+        experiments.setdefault(bsuite_id.split(sweep.SEPARATOR)[0], []).append(bsuite_id)
+    named = {"SWEEP": sweep.SWEEP, "TESTING": sweep.TESTING, **experiments}
+    found: dict[str, None] = {}
+    for name in filter(None, (part.strip() for part in text.split(","))):
+        if name in sweep.SETTINGS:
+            found[name] = None
+        elif name in named:
+            found.update(dict.fromkeys(named[name]))
+        else:
+            experiment, _, number = name.partition(sweep.SEPARATOR)
+            if experiment in experiments and number:
+                last = experiments[experiment][-1]
+                raise errors.UserError(f"there is no bsuite id {name!r}: those of {experiment} end with {last}")
+            raise errors.UserError(
+                f"there is no bsuite id or experiment {name!r}; choose SWEEP, TESTING, an id such as deep_sea/0, "
+                f"or one of {', '.join(experiments)}"
+            )
+    if not found:
+        raise errors.UserError("no bsuite id is given: --bsuite_id=deep_sea/0, an experiment, TESTING or SWEEP")
+    return tuple(found)
+
+
+def make(bsuite_id: str, seed: int, csv_folder: str | pathlib.Path | None = None) -> dm_env.Environment:
+    """The environment of a bsuite id with bsuite's settings.
+
+    Where bsuite leaves the environment's own seed open, it comes from the id and `seed`, so that runs can be
+    repeated.
+
+    Args:
+        bsuite_id: the id.
+        seed: seed of the run.
+        csv_folder: where bsuite's logging writes the id's csv file, replacing one that is there; None for no log.
+    """
+    bsuite, sweep = _bsuite()
+    experiment = bsuite_id.split(sweep.SEPARATOR)[0]
+    settings = dict(sweep.SETTINGS[bsuite_id])
+    load = bsuite.bsuite.EXPERIMENT_NAME_TO_ENVIRONMENT[experiment]
+    if experiment == "deep_sea_stochastic":  # whose loader takes no seed
+        load = functools.partial(_deep_sea_class(), deterministic=False)
+    parameter = inspect.signature(load).parameters.get("seed")
+    if parameter is not None and settings.get("seed", parameter.default) in (None, parameter.empty):
+        settings["seed"] = zlib.crc32(f"{bsuite_id} seed {seed}".encode())
     try:
-        from bsuite.environments import deep_sea
-    except ImportError as error:
-        raise errors.UserError("bsuite is not installed: pip install 'hyperagent_jax[bsuite]'") from error
-    return deep_sea.DeepSea(size, deterministic=deterministic, seed=seed, mapping_seed=mapping_seed)
+        environment = load(**settings)
+    except Exception as error:
+        if not experiment.startswith("mnist"):
+            raise
+        raise MissingDataError(f"the MNIST data set cannot be loaded: {error}") from error
+    if csv_folder is None:
+        return environment
+    from bsuite.logging import csv_logging
+
+    return csv_logging.wrap_environment(environment, bsuite_id, str(csv_folder), overwrite=True)
+
+
+def csv_file(bsuite_id: str, folder: pathlib.Path) -> pathlib.Path:
+    """Where bsuite's logging writes the rows of an id."""
+    from bsuite.logging import csv_logging
+
+    _, sweep = _bsuite()
+    name = bsuite_id.replace(sweep.SEPARATOR, csv_logging.SAFE_SEPARATOR)
+    return folder / f"{csv_logging.BSUITE_PREFIX}{name}.csv"
+
+
+def num_episodes(bsuite_id: str) -> int:
+    """Episodes of an id's experiment."""
+    return _bsuite()[1].EPISODES[bsuite_id]
+
+
+@functools.cache
+def problem(bsuite_id: str) -> Problem:
+    """What an agent must know of a bsuite id."""
+    _, sweep = _bsuite()
+    experiment = bsuite_id.split(sweep.SEPARATOR)[0].removesuffix("_noise").removesuffix("_scale")
+    settings = sweep.SETTINGS[bsuite_id]
+    environment = make(bsuite_id, seed=0)
+    num_actions, shape = environment.action_spec().num_values, environment.observation_spec().shape
+    if experiment in ("deep_sea", "deep_sea_stochastic"):
+        spec, observe = types.EnvironmentSpec(num_actions, (), settings["size"] ** 2), cell
+    else:
+        spec, observe = types.EnvironmentSpec(num_actions, shape), np.asarray
+    return Problem(spec, observe, num_episodes(bsuite_id), _LONGEST_EPISODE[experiment](settings))

@@ -51,6 +51,11 @@ class Metrics(NamedTuple):
     episodes: types.Array
 
 
+def zero_metrics(shape: tuple[int, ...] = ()) -> Metrics:
+    """The sums over no steps."""
+    return Metrics(*[jnp.zeros(shape, kind) for kind in (jnp.float32, jnp.int32, jnp.float32, jnp.int32)])
+
+
 class StepNoise(NamedTuple):
     """The agent's random numbers of one step; those of `replay` and `learner` have a leading axis of updates."""
 
@@ -166,3 +171,12 @@ def transition_like(agent: agents_base.Agent, observation: types.Array) -> types
     return types.Transition(
         observation, jnp.zeros((), jnp.int32), zero, zero, observation, jnp.zeros(agent.perturbation.dim)
     )
+
+
+def num_bytes(tree: Any) -> int:
+    """Memory that the arrays and keys of a pytree take; their shapes and types are enough."""
+    leaves = [
+        jax.eval_shape(jax.random.key_data, leaf) if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) else leaf
+        for leaf in jax.tree.leaves(tree)
+    ]
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)

@@ -13,6 +13,7 @@ import numpy as np
 
 from hyperagent_jax import agents
 from hyperagent_jax import checkpoint
+from hyperagent_jax import config as config_lib
 from hyperagent_jax import errors
 from hyperagent_jax import types
 from hyperagent_jax.environments import bsuite_adapter
@@ -112,14 +113,10 @@ class Task:
         """What a checkpoint of this task must have been made with."""
         return {
             "agent": self.agent,
-            "config": _plain(dataclasses.asdict(self.config)),
+            "config": config_lib.as_json(self.config),
             "protocol": dataclasses.asdict(self.protocol),
             "seeds": list(self.seeds),
         }
-
-
-def _plain(config: dict[str, Any]) -> dict[str, Any]:
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in config.items()}
 
 
 def resolve(config: Any, protocol: Protocol) -> Any:
@@ -135,25 +132,6 @@ def make(task: Task):
         return environment, agents.make_agent(task.agent, task.config, environment.spec)
     except ValueError as error:
         raise errors.UserError(str(error)) from error
-
-
-def _learnable(agent: agents.Agent) -> list[tuple[list[str], int]]:
-    """The keys that lead to each learnable array, and its size."""
-    params = jax.eval_shape(lambda: agent.network.init(jax.random.key(0)).params)
-    return [
-        (jax.tree_util.keystr(path, simple=True, separator="/").split("/"), leaf.size)
-        for path, leaf in jax.tree_util.tree_leaves_with_path(params)
-    ]
-
-
-def count_params(agent: agents.Agent) -> int:
-    """Number of learnable parameters."""
-    return sum(size for _, size in _learnable(agent))
-
-
-def count_output_params(agent: agents.Agent) -> int:
-    """Number of learnable parameters outside torsos: what an agent adds to the features it shares with others."""
-    return sum(size for keys, size in _learnable(agent) if not any(key.startswith("torso") for key in keys))
 
 
 class Program(NamedTuple):
@@ -180,26 +158,35 @@ def compile_program(task: Task) -> Program:
         return Program(agent, lambda: init(seeds, mappings), advance)
 
     _, agent = make(task)
-    python_environment = bsuite_adapter.make_deep_sea(
+    (seed,) = task.seeds
+    make_environment = functools.partial(
+        bsuite_adapter.make_deep_sea,
         task.protocol.size,
         deterministic=not task.protocol.stochastic,
-        seed=task.seeds[0],
-        mapping_seed=task.mapping_seed(task.seeds[0]),
+        seed=seed,
+        mapping_seed=task.mapping_seed(seed),
     )
-    runner = loop.make_runner(agent, python_environment, lambda observation: np.int32(observation.argmax()))
+    cells = deep_sea.initial_state(mappings[0])
     evaluate_all = jax.jit(_make_evaluate_all(task.protocol, agent))
+    program = loop.make_program(agent)
+    runner = loop.Loop(program, make_environment, jax.random.key(seed), bsuite_adapter.cell)
 
-    def init_loop():
-        state = runner.init(jax.random.key(seeds[0]))
-        # The Python environment keeps its own state; the evaluation needs the mapping.
-        state = state._replace(environment=deep_sea.initial_state(mappings[0]))
-        return jax.tree.map(lambda x: x[None], state)
+    def states_of_loop():
+        # The environment is what its actions have made of it; a fixed length makes all checkpoints alike.
+        actions = np.zeros(task.protocol.max_episodes * task.protocol.size + 1, np.uint8)
+        actions[: len(runner.actions)] = runner.actions
+        return jax.tree.map(lambda x: x[None], runner.agent.state._replace(environment=actions))
 
     def advance_loop(states, start, num_steps):
-        states, metrics = runner.run(states, start, num_steps)
-        return states, metrics, evaluate_all(states, start + num_steps)
+        if runner.agent.steps != start:
+            state = jax.tree.map(lambda x: x[0], states)
+            runner.restore(state._replace(environment=None), state.environment[: start + 1])
+        metrics = runner.run(num_steps)
+        states = states_of_loop()
+        in_cells = states._replace(environment=jax.tree.map(lambda x: x[None], cells))
+        return states, jax.tree.map(lambda x: x[None], metrics), evaluate_all(in_cells, start + num_steps)
 
-    return Program(agent, init_loop, advance_loop)
+    return Program(agent, states_of_loop, advance_loop)
 
 
 def _make_evaluate_all(protocol: Protocol, agent: agents.Agent):
@@ -258,12 +245,7 @@ def num_bytes(task: Task) -> dict[str, int]:
     environment, agent = make(task)
     init, _ = _scan_functions(agent, environment, task.protocol)
     states = jax.eval_shape(init, *_init_shapes(task.protocol.size, len(task.seeds)))
-    states = states._replace(key=jax.eval_shape(jax.random.key_data, states.key))
-
-    def size(tree):
-        return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
-
-    return {"replay": size(states.replay), "total": size(states)}
+    return {"replay": core_lib.num_bytes(states.replay), "total": core_lib.num_bytes(states)}
 
 
 def run_task(task: Task, report: Callable[[Any], None], should_stop: Callable[[], bool]) -> None:
@@ -289,7 +271,10 @@ def run_task(task: Task, report: Callable[[Any], None], should_stop: Callable[[]
         for row in facts["done"].values():
             report(("result", row, None))
     saved_at = time.monotonic()
-    counts = {"num_params": count_params(agent), "num_output_params": count_output_params(agent)}
+    counts = {
+        "num_params": agents.count_params(agent),
+        "num_output_params": agents.count_output_params(agent),
+    }
 
     while len(facts["done"]) < len(task.seeds):
         if should_stop():
@@ -360,9 +345,7 @@ def _save(task: Task, states: core_lib.SeedState, facts: dict[str, Any]) -> None
 
 
 def _restore(task: Task, states: core_lib.SeedState) -> tuple[dict[str, Any], core_lib.SeedState]:
-    facts = checkpoint.load_facts(task.checkpoint)
-    if facts.get("identity") != task.identity():
-        raise errors.UserError(f"checkpoint {task.checkpoint} was made with another configuration: delete it")
+    facts = checkpoint.load_facts(task.checkpoint, task.identity())
     return facts, checkpoint.load(task.checkpoint, states)
 
 

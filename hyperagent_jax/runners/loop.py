@@ -1,85 +1,207 @@
-"""Any dm_env environment: Python steps it, one jitted dispatch per step acts and learns."""
+"""Any dm_env environment: Python steps it, one jitted dispatch per step learns and acts."""
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import dm_env
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from hyperagent_jax import errors
+from hyperagent_jax import types
 from hyperagent_jax.agents import base as agents_base
 from hyperagent_jax.environments import base as environments_base
 from hyperagent_jax.runners import core as core_lib
-from hyperagent_jax.runners import scan
 
 
-def make_runner(
-    agent: agents_base.Agent,
-    environment: dm_env.Environment,
-    observe: Callable[[np.ndarray], np.ndarray] = np.asarray,
-) -> scan.Runner:
-    """Makes a runner for one seed; its functions take the same arguments as those of scan.py.
+class Program(NamedTuple):
+    """An agent's two dispatches, compiled when first called; many loops can share them.
 
-    The random numbers of every step are the scan runner's, so both give the same run where their
-    environments do.
-
-    Args:
+    Attributes:
         agent: the agent.
-        environment: a dm_env environment; this runner steps and resets it.
-        observe: turns its observations into those the agent was made for.
+        init: maps (key, observation) to a SeedState.
+        begin: maps (state, step) to (state, action of that step).
+        proceed: maps (state, metrics, step, action, TimeStep, next observation, is_learning) to (state, metrics,
+            next action): learns from a step and chooses the action of the next. State and metrics are used up.
     """
+
+    agent: agents_base.Agent
+    init: Callable[[types.PRNGKey, types.Array], core_lib.SeedState]
+    begin: Callable[..., tuple[core_lib.SeedState, types.Array]]
+    proceed: Callable[..., tuple[core_lib.SeedState, core_lib.Metrics, types.Array]]
+
+
+def make_program(agent: agents_base.Agent) -> Program:
+    """Makes the dispatches of an agent."""
     core = core_lib.make_core(agent)
-    min_replay = agent.config.min_replay
 
-    def init(key, environment_state=None):
-        del environment_state
-        return core.init(key, jnp.asarray(observe(environment.reset().observation)), None)
-
-    @jax.jit
-    def first_action(state, step):
+    def begin(state, step):
         noise = core.draw(jax.random.fold_in(state.key, step))
         acted, action = core.act(state, noise)
-        is_greedy = step >= min_replay
+        is_greedy = step >= agent.config.min_replay
         indices = jnp.where(is_greedy, acted.indices, state.indices)
         return state._replace(indices=indices), jnp.where(is_greedy, action, core.act_randomly(noise))
 
-    def after_step(state, step, action, timestep, next_observation, is_learning):
-        """Learns from step `step` and chooses the action of the next."""
+    def proceed(state, totals, step, action, timestep, next_observation, is_learning):
         noise = core.draw(jax.random.fold_in(state.key, step))
         state, metrics = core.observe(state, action, timestep, noise)
         state = state._replace(observation=next_observation)
         if is_learning:
             state, metrics = core.learn(state, metrics, noise)
-        state, next_action = first_action(state, step + 1)
-        return state, next_action, metrics
+        state, next_action = begin(state, step + 1)
+        return state, jax.tree.map(jnp.add, totals, metrics), next_action
 
-    after_step = jax.jit(after_step, donate_argnums=0, static_argnames="is_learning")
-    pending_action = {}  # the action chosen ahead for a step, kept between calls of `run`
+    def init(key, observation):
+        return core.init(key, jnp.asarray(observation), None)
 
-    def run(states, start, num_steps):
-        state = jax.tree.map(lambda x: x[0], states)
-        start, num_steps = int(start), int(num_steps)
-        action = pending_action.pop(start, None)
-        if action is None:
-            state, action = first_action(state, start)
-        totals = []
-        for step in range(start, start + num_steps):
-            current = environment.step(int(action))
-            observation = observe(current.observation)
-            timestep = environments_base.TimeStep(
-                observation,
-                np.float32(current.reward),
-                np.float32(current.discount),
-                np.bool_(current.last()),
+    proceed = jax.jit(proceed, donate_argnums=(0, 1), static_argnames="is_learning")
+    return Program(agent, init, jax.jit(begin), proceed)
+
+
+class OnlineAgent:
+    """An agent that acts and learns step by step, in the interface of bsuite's baseline agents.
+
+    `update` only notes the transition; the next `select_action` learns from it and acts in one dispatch. The
+    random numbers of every step are the scan runner's, so both give the same run where their environments do.
+
+    Attributes:
+        state: its SeedState; None before the first action.
+        steps: number of transitions so far.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        key: types.PRNGKey,
+        observe: Callable[[np.ndarray], np.ndarray] = np.asarray,
+    ):
+        """Makes an agent that has not learned anything.
+
+        Args:
+            program: `make_program(agent)`.
+            key: what all its random numbers come from.
+            observe: turns the environment's observations into those that the agent was made for.
+        """
+        self.state: core_lib.SeedState | None = None
+        self.steps = 0
+        self._key = key
+        self._observe = observe
+        self._program = program
+        self._noted = None
+        self._metrics = core_lib.zero_metrics()
+
+    def select_action(self, timestep: dm_env.TimeStep) -> int:
+        """The action in a timestep; it is the last `update`'s or the first of an episode."""
+        observation = self._observe(timestep.observation)
+        if self._noted is None:
+            if self.state is None:
+                self.state = self._program.init(self._key, observation)
+            self.state, action = self._program.begin(self.state, self.steps)
+        else:
+            step = self.steps - 1
+            self.state, self._metrics, action = self._program.proceed(
+                self.state, self._metrics, step, *self._noted, observation,
+                is_learning=step >= self._program.agent.config.min_replay,
             )
-            if current.last():
-                observation = observe(environment.reset().observation)
-            state, action, metrics = after_step(
-                state, step, action, timestep, observation, is_learning=step >= min_replay
-            )
-            totals.append(metrics)
-        pending_action[start + num_steps] = action
-        metrics = jax.tree.map(lambda *x: jnp.sum(jnp.stack(x))[None], *totals)
-        return jax.tree.map(lambda x: x[None], state), metrics
+            self._noted = None
+        return int(action)
 
-    return scan.Runner(init, run)
+    def update(self, timestep: dm_env.TimeStep, action: int, new_timestep: dm_env.TimeStep) -> None:
+        """Takes note of a transition."""
+        del timestep  # whose observation `select_action` has seen
+        self._noted = (
+            np.int32(action),
+            environments_base.TimeStep(
+                self._observe(new_timestep.observation),
+                np.float32(new_timestep.reward),
+                np.float32(new_timestep.discount),
+                np.bool_(new_timestep.last()),
+            ),
+        )
+        self.steps += 1
+
+    def take_metrics(self) -> core_lib.Metrics:
+        """Sums over all steps learned from since the last call."""
+        metrics, self._metrics = self._metrics, core_lib.zero_metrics()
+        return jax.device_get(metrics)
+
+
+class Loop:
+    """An agent in an environment, which can be stopped and restored exactly.
+
+    The state of a Python environment cannot be saved in general. Its actions can: restoring makes the environment
+    anew and repeats them, which takes some microseconds a step. So the environment must be deterministic, its
+    random numbers drawn from a seed of its own.
+
+    Attributes:
+        agent: the OnlineAgent.
+        episodes: number of finished episodes.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        make_environment: Callable[[], dm_env.Environment],
+        key: types.PRNGKey,
+        observe: Callable[[np.ndarray], np.ndarray] = np.asarray,
+    ):
+        """Makes the environment, begins its first episode and chooses the first action.
+
+        Args:
+            program: `make_program(agent)`.
+            make_environment: makes the environment; called again by `restore`.
+            key: what the agent's random numbers come from.
+            observe: as in `OnlineAgent`.
+        """
+        self.agent = OnlineAgent(program, key, observe)
+        self._make_environment = make_environment
+        self._observe = observe
+        self._start()
+        # The action is chosen ahead, by the dispatch that learns from the step before.
+        self._action = self.agent.select_action(self._timestep)
+
+    def _start(self):
+        self.episodes = 0
+        self._taken: list[int] = []
+        self._environment = self._make_environment()
+        self._timestep = self._environment.reset()
+
+    def _step(self, action):
+        """Steps the environment, and begins a new episode after the last step of one."""
+        before, after = self._timestep, self._environment.step(action)
+        self._taken.append(action)
+        self.episodes += after.last()
+        self._timestep = self._environment.reset() if after.last() else after
+        return before, after
+
+    def run(self, num_steps: int, max_episodes: int | None = None) -> core_lib.Metrics:
+        """Runs that many steps, or until there were that many episodes in all, whichever comes first.
+
+        Returns:
+            Sums over these steps.
+        """
+        for _ in range(num_steps):
+            if self.episodes == max_episodes:
+                break
+            before, after = self._step(self._action)
+            self.agent.update(before, self._action, after)
+            self._action = self.agent.select_action(self._timestep)
+        return self.agent.take_metrics()
+
+    @property
+    def actions(self) -> np.ndarray:
+        """All actions so far and the one to come: with `agent.state` everything that `restore` needs."""
+        return np.array([*self._taken, self._action], np.int32)
+
+    def restore(self, state: core_lib.SeedState, actions: np.ndarray) -> None:
+        """Goes to where another Loop was, given its agent's state, which is used up, and its actions."""
+        self._start()
+        *taken, self._action = np.asarray(actions).tolist()
+        for action in taken:
+            self._step(action)
+        if not np.array_equal(state.observation, self._observe(self._timestep.observation)):
+            raise errors.UserError(
+                "the environment did not repeat itself: seed its random numbers, or start the run anew"
+            )
+        self.agent.state, self.agent.steps = state, len(taken)

@@ -93,12 +93,8 @@ def make_runner(agent: agents_base.Agent, environment: environments_base.Environ
             states, metrics = jax.lax.fori_loop(warm, end, loop_body(learning_step, noise), carry)
             return states, metrics, done + end
 
-        metrics = core_lib.Metrics(
-            *[jnp.zeros(num_seeds, t) for t in (jnp.float32, jnp.int32, jnp.float32, jnp.int32)]
-        )
-        states, metrics, _ = jax.lax.while_loop(
-            lambda carry: carry[2] < num_steps, run_block, (states, metrics, jnp.zeros((), jnp.int32))
-        )
+        begin = (states, core_lib.zero_metrics((num_seeds,)), jnp.zeros((), jnp.int32))
+        states, metrics, _ = jax.lax.while_loop(lambda carry: carry[2] < num_steps, run_block, begin)
         return states, metrics
 
     return Runner(init, run)

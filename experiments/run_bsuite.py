@@ -1,0 +1,171 @@
+"""Runs an agent on bsuite: one id, an experiment, TESTING or the whole SWEEP, one process per id.
+
+Example: python experiments/run_bsuite.py --bsuite_id=TESTING --agent=hyperagent --logdir=logs/bsuite_hyperagent
+
+bsuite's own logging writes one csv file per id to <logdir>/csv, where bsuite.logging.csv_load and everybody's
+tools find them. results.csv has one row per id, written when it is finished; one that cannot be run here or fails
+is a row too. --resume goes on with unfinished ids and runs those that failed or were skipped again. report.py
+scores and draws one or more such folders.
+"""
+
+import collections
+import dataclasses
+import pathlib
+import shlex
+import sys
+
+import common  # isort: skip  (sets the environment that jax reads)
+
+from absl import flags
+import jax
+import tqdm
+
+from hyperagent_jax import agents
+from hyperagent_jax import config as config_lib
+from hyperagent_jax import errors
+from hyperagent_jax import results
+from hyperagent_jax.analysis import bsuite_scores
+from hyperagent_jax.environments import bsuite_adapter
+from hyperagent_jax.runners import bsuite
+from hyperagent_jax.runners import deep_sea
+from hyperagent_jax.runners import workers
+
+FLAGS = flags.FLAGS
+flags.DEFINE_string("bsuite_id", "deep_sea/0", "An id such as deep_sea/0, an experiment such as deep_sea, "
+                    "TESTING (the first id of every experiment but those with added noise or scale), SWEEP (all), "
+                    "or a comma-separated list of these.")
+flags.DEFINE_string("agent", "hyperagent", f"The agent: {', '.join(agents.CONFIGS)}.")
+flags.DEFINE_integer("seed", 0, "Seed of the agent, and of environments whose seed bsuite leaves open.",
+                     lower_bound=0, upper_bound=deep_sea.MAX_SEED)
+flags.DEFINE_integer("max_episodes", None, "Fewer episodes than bsuite's, for a quick look; results are marked "
+                     "as partial.", lower_bound=1)
+flags.DEFINE_string("logdir", None, "Folder of the results; default: logs/bsuite_<agent>.")
+common.define_run_flags()
+config_lib.define_flags(agents.CONFIGS)
+flags.adopt_module_key_flags(common)  # so that --help lists them
+flags.adopt_module_key_flags(config_lib)
+
+
+def _run(task: bsuite.Task, report, should_stop) -> None:
+    common.use_compilation_cache()
+    bsuite.run_task(task, report, should_stop)
+
+
+def _summary(row: dict) -> str:
+    """One line about a row of results.csv."""
+    name = f"{row['bsuite_id']} {row['agent']}"
+    if row["status"] in (bsuite.SKIPPED, bsuite.FAILED):
+        return f"{name}: {row['status'].upper()}, {row['reason']}"
+    note = f" ({row['status']}: {row['reason']})" if row["reason"] else ""
+    rate = f", {float(row['steps_per_second']):,.0f} steps/s" if row["steps_per_second"] else ""
+    average = float(row["total_return"]) / int(row["episodes"])
+    return f"{name}: {int(row['episodes']):,} episodes, mean return {average:.4g}{rate}{note}"
+
+
+class _Display:
+    """Shows progress over all ids and writes a row per id."""
+
+    def __init__(self, directory: results.RunDirectory, tasks: list[bsuite.Task], settings: list[str]):
+        self._directory = directory
+        self._settings = settings
+        self._episodes = {task.bsuite_id: 0 for task in tasks}
+        self._bar = tqdm.tqdm(
+            total=sum(task.num_episodes for task in tasks), unit="episode", unit_scale=True,
+            disable=not FLAGS.progress, mininterval=0.2, dynamic_ncols=True, file=sys.stderr,
+        )
+
+    def _advance(self, task, episodes):
+        self._bar.update(episodes - self._episodes[task.bsuite_id])
+        self._episodes[task.bsuite_id] = episodes
+
+    def on_event(self, event) -> None:
+        kind, task, content = event
+        if kind == "progress":
+            self._advance(task, content)
+            self._bar.set_postfix_str(f"{task.bsuite_id} episode {content:,}")
+        else:
+            self._add(task, content)
+
+    def on_failure(self, task: bsuite.Task, message: str) -> None:
+        self._add(task, {"status": bsuite.FAILED, "reason": message})
+
+    def _add(self, task, row):
+        command = [
+            "python", "experiments/run_bsuite.py", f"--bsuite_id={task.bsuite_id}", f"--agent={task.agent}",
+            f"--seed={task.seed}", *self._settings,
+            f"--logdir=logs/{task.agent}_{task.bsuite_id.replace('/', '_')}",
+        ]
+        row = {
+            **row, "bsuite_id": task.bsuite_id, "agent": task.agent, "seed": task.seed,
+            "command": shlex.join(command),
+        }
+        self._directory.add("results", bsuite.RESULT_FIELDS, row)
+        pathlib.Path(task.checkpoint).unlink(missing_ok=True)
+        self._advance(task, task.num_episodes)
+        filled = {name: row.get(name, "") for name in bsuite.RESULT_FIELDS}
+        self._bar.write(_summary(filled), file=sys.stdout)
+
+    def close(self) -> None:
+        self._bar.close()
+
+
+def main() -> int:
+    if FLAGS.agent not in agents.CONFIGS:
+        raise errors.UserError(f"unknown agent {FLAGS.agent!r}; choose one of {', '.join(agents.CONFIGS)}")
+    ids = bsuite_adapter.ids(FLAGS.bsuite_id)
+    config = config_lib.from_flags(FLAGS.agent, agents.CONFIGS[FLAGS.agent], agents.CONFIGS, FLAGS)
+    logdir = FLAGS.logdir or f"logs/bsuite_{FLAGS.agent}"
+    csv_folder = pathlib.Path(logdir) / "csv"
+    tasks = [
+        bsuite.Task(
+            bsuite_id, FLAGS.agent, config, FLAGS.seed, str(csv_folder), FLAGS.max_episodes,
+            str(pathlib.Path(logdir) / "checkpoints" / f"{bsuite_id.replace('/', '-')}.npz"),
+            FLAGS.checkpoint_seconds,
+        )
+        for bsuite_id in ids
+    ]
+    memory = max(map(bsuite.num_bytes, tasks))  # refuses a bad config before anything is written
+    identity = {
+        "experiment": "bsuite", "agent": FLAGS.agent, "config": dataclasses.asdict(config), "seed": FLAGS.seed,
+        "max_episodes": FLAGS.max_episodes,
+    }
+    directory = results.RunDirectory(logdir, identity, resume=FLAGS.resume, overwrite=FLAGS.overwrite)
+    done = (bsuite.FINISHED, bsuite.PARTIAL)
+    directory.keep(
+        "results", bsuite.RESULT_FIELDS, lambda row: row["status"] in done or row["bsuite_id"] not in ids
+    )
+    finished = {row["bsuite_id"] for row in directory.rows("results")}
+    for bsuite_id in finished:  # a log that is lost or damaged should not wait for the report
+        bsuite_scores.read_csv(bsuite_adapter.csv_file(bsuite_id, csv_folder), bsuite_id)
+    missing = []
+    for task in tasks:
+        if task.bsuite_id in finished:
+            pathlib.Path(task.checkpoint).unlink(missing_ok=True)  # killed between the row and this
+        else:
+            missing.append(task)
+    print(f"{FLAGS.agent} on {len(ids)} bsuite id(s), states of up to {memory / 1e6:.3g} MB; results in {logdir}")
+    if len(missing) < len(tasks):
+        print(f"{len(tasks) - len(missing)} of {len(tasks)} ids are already there")
+
+    changed = [
+        f"--{name}={value}" for name in [*dataclasses.asdict(config), "max_episodes"]
+        if (value := FLAGS[name].value) is not None
+    ]
+    display = _Display(directory, missing, changed)
+    try:
+        completed = workers.run_tasks(
+            _run, missing, common.num_workers(), display.on_event, display.on_failure,
+            isolate=jax.default_backend() == "cpu",
+            group=lambda task: task.bsuite_id.partition("/")[0],  # mostly one compiled program
+        )
+    finally:
+        display.close()
+
+    rows = [row for row in directory.rows("results") if row["bsuite_id"] in ids]
+    counts = collections.Counter(row["status"] for row in rows)
+    print(", ".join(f"{count} {status}" for status, count in counts.items()) + f"; {logdir}/results.csv")
+    return common.exit_code(completed)
+
+
+if __name__ == "__main__":
+    common.run(main)

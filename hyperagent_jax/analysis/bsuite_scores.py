@@ -1,0 +1,250 @@
+"""Scores of bsuite runs: what bsuite's logging wrote, one score per experiment by bsuite's definition."""
+
+from collections.abc import Sequence
+import dataclasses
+import importlib
+import pathlib
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from hyperagent_jax import errors
+from hyperagent_jax import results
+from hyperagent_jax.analysis import runs as runs_lib
+
+# bsuite's order, by kind of difficulty.
+_BASIC = ("bandit", "mnist", "catch", "mountain_car", "cartpole")
+EXPERIMENTS = (
+    *_BASIC, *(f"{name}_noise" for name in _BASIC), *(f"{name}_scale" for name in _BASIC), "deep_sea",
+    "deep_sea_stochastic", "cartpole_swingup", "umbrella_length", "umbrella_distract", "discounting_chain",
+    "memory_len", "memory_size",
+)
+TAGS = ("basic", "noise", "scale", "exploration", "credit_assignment", "generalization", "memory")
+_PREFIX = "bsuite_id_-_"
+# What bsuite's logging always writes; experiments add columns of their own.
+_COLUMNS = ("steps", "episode", "total_return", "episode_len", "episode_return")
+# DeepSea counts as solved at the first logged episode from `first` on at which less than `threshold` of all
+# episodes so far had left the diagonal: in the windy one some stay on it by luck.
+_SOLVED = {"deep_sea": {"first": 1, "threshold": 0.9}, "deep_sea_stochastic": {"first": 100, "threshold": 0.8}}
+
+
+@dataclasses.dataclass(frozen=True)
+class Log:
+    """The runs of one agent.
+
+    Attributes:
+        label: its name.
+        source: the folder and how it was made.
+        frame: the rows of all ids with bsuite's settings of the id, and its `bsuite_id` and `bsuite_env`.
+        not_run: maps ids without a log to why there is none.
+    """
+
+    label: str
+    source: runs_lib.Source
+    frame: pd.DataFrame
+    not_run: dict[str, str]
+
+
+@dataclasses.dataclass(frozen=True)
+class Score:
+    """The score of an experiment.
+
+    Attributes:
+        experiment: its name.
+        score: between 0, a random or useless agent, and 1.
+        num_ids: ids that it is of.
+        all_ids: ids that the experiment has.
+        is_finished: whether these were run to the end.
+    """
+
+    experiment: str
+    score: float
+    num_ids: int
+    all_ids: int
+    is_finished: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Solution:
+    """When DeepSea of a size was solved, or how many episodes were not enough."""
+
+    size: int
+    episode: int
+    is_solved: bool
+
+    @property
+    def beats_dithering(self) -> bool:
+        """Whether it took fewer episodes than random actions do, 2^N, up to bsuite's forgiveness of 100."""
+        return self.is_solved and self.episode < 2**self.size + 100
+
+
+def _sweep():
+    try:
+        from bsuite import sweep
+    except ImportError as error:
+        raise errors.UserError("bsuite is not installed: pip install 'hyperagent_jax[bsuite]'") from error
+    return sweep
+
+
+def tags(experiment: str) -> tuple[str, ...]:
+    """bsuite's tags of an experiment."""
+    return _analysis(experiment).TAGS
+
+
+def _analysis(experiment: str) -> Any:
+    return importlib.import_module(f"bsuite.experiments.{experiment}.analysis")
+
+
+def read_csv(path: pathlib.Path, bsuite_id: str) -> pd.DataFrame:
+    """The rows that bsuite's logging wrote for an id."""
+    try:
+        frame = pd.read_csv(path)
+        if missing := [name for name in _COLUMNS if name not in frame]:
+            raise ValueError(f"it has no column {', '.join(missing)}")
+        numbers = frame.apply(pd.to_numeric)
+        if not len(numbers) or not np.isfinite(numbers.to_numpy(float)).all():
+            raise ValueError("it has no rows" if not len(numbers) else "a number is missing")
+        if (numbers.episode.diff().dropna() <= 0).any():
+            raise ValueError("its episodes are not in order")
+    except FileNotFoundError as error:
+        raise errors.UserError(f"there is no {path}, the log of {bsuite_id}") from error
+    except (OSError, ValueError, UnicodeDecodeError) as error:  # pandas' errors are ValueErrors
+        reason = " ".join(str(error).split())
+        raise errors.UserError(f"{path} is damaged: {reason}; delete it and run {bsuite_id} again") from error
+    return numbers
+
+
+def read(folders: Sequence[str]) -> list[Log]:
+    """The logs in several folders, of run_bsuite.py or of anybody else's bsuite csv files."""
+    logs = [_read_folder(pathlib.Path(folder)) for folder in folders]
+    labels = [log.label for log in logs]
+    return [
+        dataclasses.replace(log, label=f"{log.label}, {folder}") if labels.count(log.label) > 1 else log
+        for log, folder in zip(logs, folders, strict=True)
+    ]
+
+
+def is_log(folder: str) -> bool:
+    """Whether a folder holds bsuite's csv files."""
+    path = pathlib.Path(folder)
+    return any(path.glob(f"{_PREFIX}*.csv")) or any(path.glob(f"csv/{_PREFIX}*.csv"))
+
+
+def _read_folder(folder: pathlib.Path) -> Log:
+    sweep = _sweep()
+    settings = pd.DataFrame(
+        [{"bsuite_id": name, "bsuite_env": name.split("/")[0], **given} for name, given in sweep.SETTINGS.items()]
+    )
+    rows = results.read_csv(folder / "results.csv")
+    finished = {row["bsuite_id"] for row in rows if row.get("status") in ("finished", "partial")}
+    not_run = {
+        row["bsuite_id"]: f"{row['status']}: {row['reason']}" for row in rows if row["bsuite_id"] not in finished
+    }
+    frames = []
+    for path in sorted([*folder.glob(f"{_PREFIX}*.csv"), *folder.glob(f"csv/{_PREFIX}*.csv")]):
+        bsuite_id = path.stem.removeprefix(_PREFIX).replace("-", "/")
+        if bsuite_id not in sweep.SETTINGS:
+            raise errors.UserError(f"{path} is of no bsuite id: there is no {bsuite_id}")
+        if rows and bsuite_id not in finished:
+            not_run.setdefault(bsuite_id, "not finished yet")
+            continue
+        frames.append(read_csv(path, bsuite_id).assign(bsuite_id=bsuite_id))
+    if not frames:
+        raise errors.UserError(f"{folder} holds no finished bsuite run")
+    frame = pd.concat(frames, ignore_index=True)
+    known = [name for name in settings if name in frame and name != "bsuite_id"]
+    frame = frame.drop(columns=known).merge(settings, on="bsuite_id")
+    source = runs_lib.source(folder / "results.csv", len(frames))
+    label = (source.record or {}).get("identity", {}).get("agent") or folder.name
+    return Log(label, source, frame, not_run)
+
+
+def solutions(frame: pd.DataFrame, experiment: str) -> list[Solution]:
+    """When each size of deep_sea or deep_sea_stochastic was solved."""
+    first, threshold = _SOLVED[experiment]["first"], _SOLVED[experiment]["threshold"]
+    found = []
+    mine = frame[frame.bsuite_env == experiment]
+    for size, rows in mine.groupby("size"):
+        rows = rows[rows.episode <= _analysis(experiment).NUM_EPISODES]
+        solved = rows[(rows.episode >= first) & (rows.total_bad_episodes / rows.episode < threshold)]
+        if len(solved):
+            found.append(Solution(int(size), int(solved.episode.min()), True))
+        else:
+            found.append(Solution(int(size), int(rows.episode.max()), False))
+    return found
+
+
+def score(frame: pd.DataFrame) -> list[Score]:
+    """The scores of all experiments that a frame has rows of, in bsuite's order."""
+    sweep = _sweep()
+    scores = []
+    for experiment in EXPERIMENTS:
+        rows = frame[frame.bsuite_env == experiment]
+        if not len(rows):
+            continue
+        try:
+            if experiment in _SOLVED:  # bsuite's own needs a function that pandas has lost
+                value = np.mean([solution.beats_dithering for solution in solutions(rows, experiment)])
+            else:
+                value = _analysis(experiment).score(rows)
+        except (KeyError, AttributeError) as error:
+            raise errors.UserError(f"the logs of {experiment} have no column {error}") from error
+        ids = sorted(set(rows.bsuite_id))
+        last = rows.groupby("bsuite_id").episode.max()
+        all_ids = [name for name in sweep.SWEEP if name.split("/")[0] == experiment]
+        is_finished = all(last[name] >= sweep.EPISODES[name] for name in ids)
+        scores.append(Score(experiment, float(value), len(ids), len(all_ids), is_finished))
+    return scores
+
+
+def by_tag(scores: Sequence[Score]) -> dict[str, float]:
+    """The mean score of the experiments with each tag that any of them has."""
+    members = {tag: [x.score for x in scores if tag in tags(x.experiment)] for tag in TAGS}
+    return {tag: float(np.mean(values)) for tag, values in members.items() if values}
+
+
+def curves(frame: pd.DataFrame) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Per experiment the logged episodes and the return per episode since the one before, averaged over ids."""
+    found = {}
+    for experiment in EXPERIMENTS:
+        rows = frame[frame.bsuite_env == experiment]
+        if not len(rows):
+            continue
+        each = []
+        for _, of_id in rows.groupby("bsuite_id"):
+            gains = np.diff(of_id.total_return, prepend=0.0) / np.diff(of_id.episode, prepend=0)
+            each.append(pd.Series(gains, of_id.episode.to_numpy()))
+        average = pd.concat(each, axis=1).mean(axis=1)
+        found[experiment] = average.index.to_numpy(), average.to_numpy()
+    return found
+
+
+def table(logs: Sequence[Log]) -> tuple[tuple[str, ...], list[dict[str, Any]]]:
+    """Columns and rows of scores.csv."""
+    fields = ("agent", "experiment", "score", "tags", "num_ids", "all_ids", "finished")
+    rows = [
+        {
+            "agent": log.label, "experiment": x.experiment, "score": round(x.score, 4),
+            "tags": " ".join(tags(x.experiment)), "num_ids": x.num_ids, "all_ids": x.all_ids,
+            "finished": x.is_finished,
+        }
+        for log in logs
+        for x in score(log.frame)
+    ]
+    return fields, rows
+
+
+def solution_table(logs: Sequence[Log]) -> tuple[tuple[str, ...], list[dict[str, Any]]]:
+    """Columns and rows of deep_sea.csv: when each size was solved."""
+    fields = ("agent", "experiment", "size", "solved", "episode", "beats_dithering")
+    rows = [
+        {
+            "agent": log.label, "experiment": experiment, "size": x.size, "solved": x.is_solved,
+            "episode": x.episode, "beats_dithering": x.beats_dithering,
+        }
+        for log in logs
+        for experiment in _SOLVED
+        for x in solutions(log.frame, experiment)
+    ]
+    return fields, rows

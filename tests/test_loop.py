@@ -1,0 +1,146 @@
+"""The loop over Python environments: one dispatch per step, exact restoring, bsuite's agent interface."""
+
+import dm_env
+import jax
+import numpy as np
+import pytest
+
+from hyperagent_jax import agents
+from hyperagent_jax import errors
+from hyperagent_jax import types
+from hyperagent_jax.environments import base as environments_base
+from hyperagent_jax.runners import core as core_lib
+from hyperagent_jax.runners import loop as loop_lib
+
+
+class Corridor(dm_env.Environment):
+    """Five cells with a noisy observation; right earns 1 at the end, and time is up after eight steps."""
+
+    def __init__(self, seed):
+        self._rng = np.random.RandomState(seed)
+
+    def reset(self):
+        self._place = self._time = 0
+        return dm_env.restart(self._observation())
+
+    def step(self, action):
+        self._place, self._time = max(self._place + (1 if action else -1), 0), self._time + 1
+        if self._place == 5:
+            return dm_env.termination(1.0, self._observation())
+        if self._time == 8:
+            return dm_env.truncation(-0.5, self._observation())
+        return dm_env.transition(0.25 * action, self._observation())
+
+    def _observation(self):
+        return np.float32([self._place, self._rng.rand()])
+
+    def action_spec(self):
+        return dm_env.specs.DiscreteArray(2)
+
+    def observation_spec(self):
+        return dm_env.specs.Array((2,), np.float32)
+
+
+SPEC = types.EnvironmentSpec(2, (2,))
+CONFIG = dict(hidden_sizes=(8, 8), batch_size=16, min_replay=20, replay_capacity=1000)
+
+
+@pytest.fixture(scope="module")
+def program():
+    return _program("hyperagent")
+
+
+def _program(name):
+    return loop_lib.make_program(agents.make_agent(name, agents.CONFIGS[name](**CONFIG), SPEC))
+
+
+def _loop(program, seed=0):
+    return loop_lib.Loop(program, lambda: Corridor(seed), jax.random.key(1))
+
+
+def _storage(loop):
+    replay = loop.agent.state.replay
+    return jax.tree.map(lambda x: np.asarray(x)[: int(replay.added)], replay.storage)
+
+
+def test_transitions_are_those_of_the_environment(program):
+    """Repeats the actions by hand; truncation ends an episode but keeps its discount."""
+    loop = _loop(program)
+    metrics = loop.run(200)
+    stored, environment = _storage(loop), Corridor(0)
+    assert len(stored.a_tm1) == 200 and metrics.updates == 180
+    timestep, returns, episodes, ends = environment.reset(), 0.0, 0, set()
+    for t in range(200):
+        np.testing.assert_array_equal(stored.o_tm1[t], timestep.observation)
+        timestep = environment.step(int(stored.a_tm1[t]))
+        np.testing.assert_array_equal(stored.o_t[t], timestep.observation)
+        assert stored.r_t[t] == timestep.reward
+        assert stored.discount_t[t] == np.float32(0.99) * timestep.discount
+        returns += timestep.reward
+        if timestep.last():
+            ends.add(timestep.discount)
+            episodes, finished, timestep = episodes + 1, returns, environment.reset()
+    assert ends == {0.0, 1.0}  # both kinds of end came up
+    assert loop.episodes == episodes == metrics.episodes
+    assert metrics.returns == pytest.approx(finished, abs=1e-4)
+
+
+def test_restored_is_unbroken(program):
+    unbroken, first, second = _loop(program), _loop(program), _loop(program)
+    unbroken.run(150)
+    metrics = unbroken.run(50)
+    first.run(150)
+    second.restore(first.agent.state, first.actions)
+    assert (second.agent.steps, second.episodes) == (150, first.episodes)
+    again = second.run(50)
+    for expected, found in zip(metrics, again, strict=True):
+        np.testing.assert_array_equal(expected, found)
+    np.testing.assert_array_equal(unbroken.actions, second.actions)
+    assert len(second.actions) == 201
+    states = [x.agent.state._replace(key=None) for x in (unbroken, second)]
+    for expected, found in zip(*map(jax.tree.leaves, states), strict=True):
+        np.testing.assert_array_equal(expected, found)
+
+
+def test_an_environment_that_does_not_repeat_itself_is_found_out(program):
+    first, second = _loop(program, seed=0), _loop(program, seed=1)
+    first.run(30)
+    with pytest.raises(errors.UserError, match="the environment did not repeat itself: seed its random numbers"):
+        second.restore(first.agent.state, first.actions)
+
+
+def test_runs_end_with_the_episode_asked_for(program):
+    loop = _loop(program)
+    loop.run(10_000, max_episodes=3)
+    assert loop.episodes == 3
+    steps = loop.agent.steps
+    assert float(loop.run(10, max_episodes=3).episodes) == 0 and loop.agent.steps == steps
+
+
+@pytest.mark.parametrize("name", ["hyperagent", "bootdqn", "ddqn"])
+def test_in_bsuites_own_experiment(name):
+    """bsuite's baseline loop, unchanged, gives the transitions and parameters of ours."""
+    experiment = pytest.importorskip("bsuite.baselines.experiment")
+    program = _program(name)
+    ours = _loop(program)
+    ours.run(10_000, max_episodes=12)
+    theirs = loop_lib.OnlineAgent(program, jax.random.key(1))
+    experiment.run(theirs, Corridor(0), num_episodes=12)
+    assert theirs.steps == ours.agent.steps
+    # Their last transition is noted; whoever asks for another action will learn from it.
+    theirs.select_action(dm_env.restart(np.zeros(2, np.float32)))
+    for expected, found in zip(*(jax.tree.leaves(x.state.learner) for x in (ours.agent, theirs)), strict=True):
+        np.testing.assert_array_equal(expected, found)
+
+
+def test_time_and_capacity_are_independent(program):
+    """Nothing of the replay is copied by the dispatch of a step."""
+    loop = _loop(program)
+    loop.run(1)
+    zero = np.float32(0)
+    observation = np.zeros(2, np.float32)
+    timestep = environments_base.TimeStep(observation, zero, zero, np.bool_(False))
+    arguments = (loop.agent.state, core_lib.zero_metrics(), 30, np.int32(0), timestep, observation)
+    text = program.proceed.lower(*arguments, is_learning=True).compile().as_text()
+    assert "[1000,2]" in text
+    assert not [line for line in text.splitlines() if "[1000" in line and " copy(" in line]
