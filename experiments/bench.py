@@ -150,6 +150,12 @@ def capacity_ratio() -> float:
     return large / small
 
 
+def loop_seconds() -> tuple[float, float]:
+    """Time per step of bsuite's Python DeepSea 20 in the dm_env loop, and of the same run in the scan runner."""
+    task = make_task("hyperagent", 20, 1)
+    return step_seconds(dataclasses.replace(task, runner="loop")), step_seconds(task)
+
+
 def _check(name: str, allowed) -> None:
     for value in getattr(FLAGS, name):
         if value not in allowed:
@@ -182,6 +188,11 @@ def main() -> int:
         if directory:
             directory.add("bench", FIELDS, row)
     print(f"\nreplay of 1,000,000 against 10,000 transitions: {capacity_ratio():.2f} times the time per step")
+    loop, scan = loop_seconds()
+    print(
+        f"dm_env loop, bsuite's Python DeepSea 20: {1 / loop:,.0f} interactions per second, {loop / scan:.1f} "
+        "times the time per step of the scan"
+    )
     return 0
 
 

@@ -1,8 +1,12 @@
-"""Draws the paper's DeepSea figures from results.csv files and writes them, with tables, on one HTML page.
+"""Draws the figures of DeepSea or bsuite runs and writes them, with tables, on one HTML page.
 
 Example: python experiments/report.py --results=logs/a/results.csv,logs/b --out=logs/report
+
+Results of run_deepsea.py and sweep.py become the paper's figures of episodes to learn; folders of run_bsuite.py,
+one per agent, or of anybody's bsuite csv files, become scores and bsuite's figures.
 """
 
+import importlib
 import io
 import os
 import pathlib
@@ -20,20 +24,23 @@ from hyperagent_jax.analysis import runs as runs_lib
 from hyperagent_jax.analysis import solve_times
 
 FLAGS = flags.FLAGS
-flags.DEFINE_list("results", [], "Files results.csv, or folders that hold one, of run_deepsea.py or sweep.py.")
-flags.DEFINE_string("out", "logs/report", "Folder for report.html, the pictures, summary.csv and fits.csv.")
-flags.DEFINE_string("title", "Episodes to learn on DeepSea", "Heading of the page.")
+flags.DEFINE_list("results", [], "Files results.csv, or folders that hold one, of run_deepsea.py or sweep.py; or "
+                  "folders of run_bsuite.py, one per agent.")
+flags.DEFINE_string("out", "logs/report", "Folder for report.html, the pictures and the tables as csv.")
+flags.DEFINE_string("title", None, "Heading of the page; default: what was run.")
 
 
-def _plots():
-    """The drawing functions, as a module that may be missing."""
+def _drawing(name: str):
+    """A module of drawing functions, whose library may be missing."""
     try:
-        from hyperagent_jax.analysis import plots
+        return importlib.import_module(f"hyperagent_jax.analysis.{name}")
     except ImportError as error:
+        library = (error.name or "").partition(".")[0]
+        extra = "bsuite" if library in ("pandas", "bsuite") else "sweep"
         raise errors.UserError(
-            "matplotlib is not installed, which draws the figures: pip install 'hyperagent_jax[sweep]'"
+            f"{library or 'matplotlib'} is not installed, which draws the figures: pip install "
+            f"'hyperagent_jax[{extra}]'"
         ) from error
-    return plots
 
 
 def _picture(path: pathlib.Path, alt: str, draw) -> document.Picture:
@@ -50,39 +57,94 @@ def _picture(path: pathlib.Path, alt: str, draw) -> document.Picture:
 def main() -> int:
     if not FLAGS.results:
         raise errors.UserError("give the results to draw: --results=<results.csv or folder>,...")
-    plots = _plots()
-    runs, sources = runs_lib.read(FLAGS.results)
-    groups = solve_times.group(runs)
-    out = pathlib.Path(FLAGS.out)
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        overview = _picture(
-            out / "episodes_to_learn.png",
-            "Episodes to learn against the size of DeepSea; the numbers are in the tables below.",
-            lambda file, narrow: plots.episodes_to_learn(file, "Episodes to learn", groups, narrow=narrow),
+    of_bsuite = [place for place in FLAGS.results if runs_lib.bsuite_files(place)]
+    if of_bsuite and len(of_bsuite) < len(FLAGS.results):
+        other = next(place for place in FLAGS.results if place not in of_bsuite)
+        raise errors.UserError(
+            f"{of_bsuite[0]} holds bsuite runs and {other} does not: make a report of each kind"
         )
-        studies = []
-        for study in solve_times.ablations(runs):
-            picture = _picture(
-                out / re.sub(r"[^\w.-]", "_", f"ablation_{study.setting}.png"),
-                f"Episodes to learn against {study.setting}; the numbers are in the table below.",
-                lambda file, narrow, study=study: plots.ablation(
-                    file, f"Episodes to learn by {study.setting}", study, narrow=narrow
-                ),
-            )
-            studies.append((study, picture))
-        results.write_csv(out / "summary.csv", *solve_times.summary_rows(groups))
-        results.write_csv(out / "fits.csv", *solve_times.fit_rows(groups))
-        text = page.build(FLAGS.title, runs, sources, overview, studies, results.provenance())
+    out = pathlib.Path(FLAGS.out)
+    report = _bsuite if of_bsuite else _deep_sea
+    try:
+        text, summary = report(out)
         # The page comes last and at once: where it is, everything it names is there too.
         unfinished = out / "report.html.unfinished"
         unfinished.write_text(text, encoding="utf-8")
         os.replace(unfinished, out / "report.html")
     except OSError as error:
         raise errors.UserError(f"cannot write to --out={FLAGS.out}: {error.strerror}") from error
-    solved = sum(run.solved for run in runs)
-    print(f"{len(runs)} runs, {solved} solved; {1 + len(studies)} figure(s); {out / 'report.html'}")
+    print(f"{summary}; {out / 'report.html'}")
     return 0
+
+
+def _deep_sea(out: pathlib.Path) -> tuple[str, str]:
+    """Draws runs of run_deepsea.py and sweep.py; returns the page and a line about it."""
+    plots = _drawing("plots")
+    runs, sources = runs_lib.read(FLAGS.results)
+    groups = solve_times.group(runs)
+    out.mkdir(parents=True, exist_ok=True)
+    overview = _picture(
+        out / "episodes_to_learn.png",
+        "Episodes to learn against the size of DeepSea; the numbers are in the tables below.",
+        lambda file, narrow: plots.episodes_to_learn(file, "Episodes to learn", groups, narrow=narrow),
+    )
+    studies = []
+    for study in solve_times.ablations(runs):
+        picture = _picture(
+            out / re.sub(r"[^\w.-]", "_", f"ablation_{study.setting}.png"),
+            f"Episodes to learn against {study.setting}; the numbers are in the table below.",
+            lambda file, narrow, study=study: plots.ablation(
+                file, f"Episodes to learn by {study.setting}", study, narrow=narrow
+            ),
+        )
+        studies.append((study, picture))
+    results.write_csv(out / "summary.csv", *solve_times.summary_rows(groups))
+    results.write_csv(out / "fits.csv", *solve_times.fit_rows(groups))
+    title = FLAGS.title or "Episodes to learn on DeepSea"
+    text = page.build(title, runs, sources, overview, studies, results.provenance())
+    solved = sum(run.solved for run in runs)
+    return text, f"{len(runs)} runs, {solved} solved; {1 + len(studies)} figure(s)"
+
+
+def _bsuite(out: pathlib.Path) -> tuple[str, str]:
+    """Scores and draws runs of run_bsuite.py; returns the page and a line about it."""
+    plots = _drawing("bsuite_plots")
+    from hyperagent_jax.analysis import bsuite_page
+    from hyperagent_jax.analysis import bsuite_scores
+
+    logs = bsuite_scores.read(FLAGS.results)
+    scores = {log.label: bsuite_scores.score(log.frame) for log in logs}
+    solutions = {
+        name: {log.label: bsuite_scores.solutions(log.frame, name) for log in logs}
+        for name in ("deep_sea", "deep_sea_stochastic")
+    }
+    drawings = {
+        "radar": (plots.radar, {label: bsuite_scores.by_tag(own) for label, own in scores.items()}),
+        "scores": (plots.bars, scores),
+        "curves": (plots.curves, {log.label: bsuite_scores.curves(log.frame) for log in logs}),
+    }
+    if any(own for each in solutions.values() for own in each.values()):
+        drawings["deep_sea"] = plots.solve_times, solutions
+    out.mkdir(parents=True, exist_ok=True)
+    titles = {
+        "radar": "bsuite scores by tag", "scores": "bsuite scores", "curves": "Learning curves",
+        "deep_sea": "Episodes until DeepSea is solved",
+    }
+    pictures = {
+        name: _picture(
+            out / f"bsuite_{name}.png",
+            f"{titles[name]}{'' if name == 'curves' else '; the numbers are in the table below'}.",
+            lambda file, narrow, name=name, draw=draw, data=data: draw(file, titles[name], data, narrow=narrow),
+        )
+        for name, (draw, data) in drawings.items()
+    }
+    results.write_csv(out / "scores.csv", *bsuite_scores.table(logs))
+    results.write_csv(out / "deep_sea.csv", *bsuite_scores.solution_table(logs))
+    text = bsuite_page.build(FLAGS.title or "bsuite", logs, pictures, results.provenance())
+    for label, own in scores.items():
+        print(f"{label}: mean score {bsuite_scores.mean(own):.3f} over {len(own)} experiment(s)")
+    ids = sum(log.frame.bsuite_id.nunique() for log in logs)
+    return text, f"{ids} bsuite ids of {len(logs)} agent(s); {len(pictures)} figures"
 
 
 if __name__ == "__main__":

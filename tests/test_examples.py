@@ -10,15 +10,20 @@ import sys
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
+GYMNASIUM_AGENT = ROOT / "examples" / "gymnasium_agent.py"
 CUSTOM_LOOP = ROOT / "examples" / "custom_loop.py"
+
+
+def _load(path):
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 @pytest.fixture(scope="module")
 def custom_loop():
-    spec = importlib.util.spec_from_file_location("custom_loop", CUSTOM_LOOP)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return _load(CUSTOM_LOOP)
 
 
 def test_custom_loop_is_short():
@@ -47,13 +52,32 @@ def test_custom_loop_learns(custom_loop):
     assert custom_loop.main() == 1.0
 
 
-def test_custom_loop_runs_as_a_script():
+def _script(path, *options):
     done = subprocess.run(
-        [sys.executable, str(CUSTOM_LOOP), "--steps=3"],
+        [sys.executable, str(path), *options],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
         timeout=240,
     )
     assert done.returncode == 0, done.stderr
-    assert re.fullmatch(r"greedy return: [01]\.0\n", done.stdout)
+    return done.stdout
+
+
+def test_custom_loop_runs_as_a_script():
+    assert re.fullmatch(r"greedy return: [01]\.0\n", _script(CUSTOM_LOOP, "--steps=3"))
+
+
+def test_gymnasium_agent_runs_as_a_script():
+    pytest.importorskip("gymnasium")
+    output = _script(GYMNASIUM_AGENT, "--env=CartPole-v1", "--agent=ddqn", "--steps=400")
+    lines = [re.fullmatch(r" +(\d+) steps: +(\d+) episodes, mean return ([\d.]+)", x) for x in output.splitlines()]
+    assert [int(line[1]) for line in lines] == list(range(40, 401, 40))
+    assert sum(int(line[2]) for line in lines) > 5
+
+
+@pytest.mark.slow
+def test_gymnasium_agent_learns():
+    """Random actions balance the pole for some 22 steps."""
+    pytest.importorskip("gymnasium")
+    assert _load(GYMNASIUM_AGENT).main(steps=8_000) > 150

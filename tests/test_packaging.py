@@ -131,7 +131,9 @@ def test_core_imports_without_the_extras():
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("name", ["bsuite", "envpool", "ray"])
+@pytest.mark.parametrize("name", ["bsuite", "envpool", "gymnasium", "ray"])
 def test_optional_package_is_imported_in_one_module_at_most(name):
-    importers = [str(path) for path in MODULES if name in imported(path, inside_functions=True)]
-    assert len(importers) <= 1, importers
+    """The analysis, which imports no jax, may have one of its own."""
+    importers = [path for path in MODULES if name in imported(path, inside_functions=True)]
+    of_analysis = [path for path in importers if path.parent.name == "analysis"]
+    assert len(of_analysis) <= 1 and len(importers) - len(of_analysis) <= 1, importers

@@ -21,7 +21,6 @@ EXPERIMENTS = (
     "memory_len", "memory_size",
 )
 TAGS = ("basic", "noise", "scale", "exploration", "credit_assignment", "generalization", "memory")
-_PREFIX = "bsuite_id_-_"
 # What bsuite's logging always writes; experiments add columns of their own.
 _COLUMNS = ("steps", "episode", "total_return", "episode_len", "episode_return")
 # DeepSea counts as solved at the first logged episode from `first` on at which less than `threshold` of all
@@ -52,7 +51,8 @@ class Score:
 
     Attributes:
         experiment: its name.
-        score: between 0, a random or useless agent, and 1.
+        score: between 0, a random or useless agent, and 1; not a number where bsuite defines none, as for mnist
+            with fewer episodes.
         num_ids: ids that it is of.
         all_ids: ids that the experiment has.
         is_finished: whether these were run to the end.
@@ -125,12 +125,6 @@ def read(folders: Sequence[str]) -> list[Log]:
     ]
 
 
-def is_log(folder: str) -> bool:
-    """Whether a folder holds bsuite's csv files."""
-    path = pathlib.Path(folder)
-    return any(path.glob(f"{_PREFIX}*.csv")) or any(path.glob(f"csv/{_PREFIX}*.csv"))
-
-
 def _read_folder(folder: pathlib.Path) -> Log:
     sweep = _sweep()
     settings = pd.DataFrame(
@@ -142,8 +136,8 @@ def _read_folder(folder: pathlib.Path) -> Log:
         row["bsuite_id"]: f"{row['status']}: {row['reason']}" for row in rows if row["bsuite_id"] not in finished
     }
     frames = []
-    for path in sorted([*folder.glob(f"{_PREFIX}*.csv"), *folder.glob(f"csv/{_PREFIX}*.csv")]):
-        bsuite_id = path.stem.removeprefix(_PREFIX).replace("-", "/")
+    for path in runs_lib.bsuite_files(folder):
+        bsuite_id = path.stem.removeprefix(runs_lib.BSUITE_PREFIX).replace("-", "/")
         if bsuite_id not in sweep.SETTINGS:
             raise errors.UserError(f"{path} is of no bsuite id: there is no {bsuite_id}")
         if rows and bsuite_id not in finished:
@@ -200,8 +194,14 @@ def score(frame: pd.DataFrame) -> list[Score]:
 
 def by_tag(scores: Sequence[Score]) -> dict[str, float]:
     """The mean score of the experiments with each tag that any of them has."""
-    members = {tag: [x.score for x in scores if tag in tags(x.experiment)] for tag in TAGS}
-    return {tag: float(np.mean(values)) for tag, values in members.items() if values}
+    members = {tag: [x for x in scores if tag in tags(x.experiment)] for tag in TAGS}
+    return {tag: average for tag, own in members.items() if not np.isnan(average := mean(own))}
+
+
+def mean(scores: Sequence[Score]) -> float:
+    """The mean of those scores that are defined; not a number if none is."""
+    values = [x.score for x in scores if not np.isnan(x.score)]
+    return float(np.mean(values)) if values else float("nan")
 
 
 def curves(frame: pd.DataFrame) -> dict[str, tuple[np.ndarray, np.ndarray]]:

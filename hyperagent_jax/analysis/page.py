@@ -60,14 +60,18 @@ def build(
     if any(run.crashed for run in runs):
         sections.append(document.section("Crashed runs", _crash_table(groups)))
     sections.append(
-        document.section("Where the runs come from", *map(_source, sources), _differences(sources))
+        document.section("Where the runs come from", *map(source_details, sources), differences(sources))
     )
-    footer = (
+    closing = footer(provenance, "The first two tables are also in summary.csv and fits.csv.")
+    return document.whole(title, _lead(runs), sections, closing)
+
+
+def footer(provenance: dict[str, Any], note: str) -> str:
+    """How a page was made, and a note."""
+    return (
         f"<p>Made by <code>{document.escape(provenance['command'])}</code> at commit "
-        f"<code>{document.escape(provenance['commit'])}</code>. "
-        "The first two tables are also in summary.csv and fits.csv.</p>"
+        f"<code>{document.escape(provenance['commit'])}</code>. {document.escape(note)}</p>"
     )
-    return document.whole(title, _lead(runs), sections, footer)
 
 
 def _listed(values: Iterable[Any], last: str = "and") -> str:
@@ -75,7 +79,8 @@ def _listed(values: Iterable[Any], last: str = "and") -> str:
     return f"{', '.join(front)} {last} {final}" if front else final
 
 
-def _plural(count: int, name: str) -> str:
+def plural(count: int, name: str) -> str:
+    """A number and a noun."""
     return f"{count:,} {name}{'' if count == 1 else 's'}"
 
 
@@ -86,7 +91,7 @@ def _lead(runs: Sequence[runs_lib.Run]) -> str:
         "crashed": sum(run.crashed for run in runs),
     }
     return document.paragraph(
-        f"{_plural(len(runs), 'run')} of {_plural(len({run.agent for run in runs}), 'agent')} on DeepSea: "
+        f"{plural(len(runs), 'run')} of {plural(len({run.agent for run in runs}), 'agent')} on DeepSea: "
         f"{_listed(f'{count:,} {name}' for name, count in outcomes.items() if count)}.",
         "lead",
     )
@@ -114,12 +119,12 @@ def _about(
         notes.append("The protocol is not the same in all runs: not all of them are comparable.")
     if failed := sum(run.failed for run in runs):
         notes.append(
-            f"{_plural(failed, 'run')} failed. A mean over solved seeds leaves failures out and is too small; the "
+            f"{plural(failed, 'run')} failed. A mean over solved seeds leaves failures out and is too small; the "
             "median over all counts them as more than their limit."
         )
     if crashed := sum(run.crashed for run in runs):
         notes.append(
-            f"{_plural(crashed, 'run')} crashed, which is neither solved nor failed: in no mean, median or fit."
+            f"{plural(crashed, 'run')} crashed, which is neither solved nor failed: in no mean, median or fit."
         )
     return document.facts(facts) + "".join(document.paragraph(note, "note") for note in notes)
 
@@ -292,9 +297,9 @@ def _crash_table(groups: Sequence[solve_times.Group]) -> str:
     return document.table("Errors", heads, blocks)
 
 
-def _source(source: runs_lib.Source) -> str:
+def source_details(source: runs_lib.Source, what: str = "run") -> str:
     """Command, commit, versions, machine and configuration of one file."""
-    aside = _plural(source.num_runs, "run")
+    aside = plural(source.num_runs, what)
     if source.record is None:
         return document.details(source.file, aside, document.paragraph(f"Not known: {source.problem}.", "note"))
     record = dict(source.record)
@@ -321,7 +326,7 @@ def _flat(value: Any, prefix: str = "") -> dict[str, str]:
     return flat
 
 
-def _differences(sources: Sequence[runs_lib.Source]) -> str:
+def differences(sources: Sequence[runs_lib.Source]) -> str:
     """What configurations that both have it do not agree on: an agent's runs may come from several."""
     known = [source for source in sources if source.record is not None]
     configs = [_flat(_part(source.record, "identity")) for source in known]
@@ -332,4 +337,4 @@ def _differences(sources: Sequence[runs_lib.Source]) -> str:
     heads = [[Cell("Setting", ""), *(Cell(source.file, "") for source in known)]]
     blocks = [(name, [[Cell(config.get(name, "\N{EN DASH}"), "") for config in configs]]) for name in names]
     table = document.table("What differs between the configurations", heads, blocks)
-    return document.details("What differs between the configurations", _plural(len(names), "difference"), table)
+    return document.details("What differs between the configurations", plural(len(names), "difference"), table)

@@ -1,4 +1,4 @@
-"""Pictures of runs; the only file that imports matplotlib."""
+"""Pictures of DeepSea runs."""
 
 import collections
 from collections.abc import Sequence
@@ -6,9 +6,6 @@ import math
 import os
 from typing import BinaryIO
 
-import matplotlib
-
-matplotlib.use("Agg")
 import matplotlib.lines
 import matplotlib.pyplot as plt
 import matplotlib.ticker
@@ -16,23 +13,12 @@ import numpy as np
 
 from hyperagent_jax.analysis import runs as runs_lib
 from hyperagent_jax.analysis import solve_times
+from hyperagent_jax.analysis import style
 
-# Okabe and Ito's colours without the yellow, which is faint on white, and two of Tol's: distinct to colour-blind
-# eyes. Markers repeat with another period, so that many more lines differ in one or the other.
-_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#882255", "#999933")
-_MARKERS = ("o", "s", "^", "D", "v", "P", "<", ">", "h", "p", "*")
 # More lines than this in one panel are a tangle.
 _MAX_LINES = 12
 # Over a smaller range a logarithmic axis only hides that growth is linear.
 _LOG_RANGE = 20.0
-_DASHES = (0, (5, 3))
-_STYLE = {
-    "text.parse_math": False,  # labels are names from files, never mathematics
-    "axes.spines.top": False, "axes.spines.right": False, "axes.edgecolor": "0.5", "axes.labelsize": 11,
-    "axes.titlelocation": "left", "axes.grid": True, "axes.axisbelow": True, "grid.color": "0.92",
-    "xtick.color": "0.2", "ytick.color": "0.2", "legend.frameon": False, "legend.fontsize": 9.5,
-}
-
 # A line of a picture: its label and, at each x, the runs that differ in their seed only.
 _Line = tuple[str, list[tuple[float, list[runs_lib.Run]]]]
 
@@ -106,7 +92,7 @@ def episodes_to_learn(
             panels.setdefault(group.agent if count[group.agent] > 1 else "other agents", []).append(group)
     sizes = sorted({size for group in groups for size in group.sizes})
     any_fits = False
-    with plt.rc_context(_STYLE):
+    with style.context():
         width, height = (4.3, 4.2) if narrow else (11.0, 5.2 if len(panels) == 1 else 4.2)
         below = 0.8 + 0.5 * len(groups) if narrow else 0.0
         figure, axes = plt.subplots(
@@ -127,7 +113,7 @@ def episodes_to_learn(
                     x = np.linspace(group.sizes[0], group.sizes[-1], 200)
                     y = np.where(linear(x) > 0.0, linear(x), np.nan)  # nothing else is a number of episodes
                     axis.plot(
-                        x + shift, y, color=handle.get_color(), linestyle=_DASHES, linewidth=1.1, alpha=0.8
+                        x + shift, y, color=handle.get_color(), linestyle=style.DASHES, linewidth=1.1, alpha=0.8
                     )
                     on_one_line = narrow and len(label) < 20
                     label += f"{': ' if on_one_line else chr(10)}{_equation(linear)}"
@@ -143,7 +129,7 @@ def episodes_to_learn(
             )
         runs = [run for group in groups for run in group.runs]
         _finish(figure, axes.flat, title, runs, narrow, fits=any_fits)
-        _save(figure, file)
+        style.save(figure, file)
 
 
 def ablation(
@@ -170,7 +156,7 @@ def ablation(
     columns = 1 if narrow else len(panels) if len(panels) <= 3 else 2
     rows = math.ceil(len(panels) / columns)
     num_lines = len(next(iter(panels.values())))
-    with plt.rc_context(_STYLE):
+    with style.context():
         width, height = (4.3, 3.3) if narrow else (11.0, 4.6 if rows == 1 else 3.8)
         below = 0.8 + 0.25 * num_lines if narrow else 0.0
         figure, axes = plt.subplots(
@@ -193,7 +179,7 @@ def ablation(
             axes[0, -1].legend(handles=handles, loc="upper left", bbox_to_anchor=(1.01, 1.0), labelspacing=0.8)
         runs = [run for cells in study.lines.values() for cell in cells.values() for run in cell]
         _finish(figure, used, title, runs, narrow, legend=handles if narrow else ())
-        _save(figure, file)
+        style.save(figure, file)
 
 
 def _positions(values: Sequence[str]) -> list[float]:
@@ -236,7 +222,7 @@ def _draw_lines(
             axis.axvspan(x - half_width, x + half_width, color="0.96", linewidth=0, zorder=0)
     handles = []
     for i, ((label, cells), shift) in enumerate(zip(lines, shifts, strict=True)):
-        colour, marker = _COLOURS[i % len(_COLOURS)], _MARKERS[i % len(_MARKERS)]
+        colour, marker = style.COLOURS[i % len(style.COLOURS)], style.MARKERS[i % len(style.MARKERS)]
         means = []
         for x, runs in cells:
             x = x + shift
@@ -309,16 +295,10 @@ def _finish(figure, axes, title, runs: Sequence[runs_lib.Run], narrow, legend=()
             sign("failed at the limit, k/n solved", marker="x", markersize=6, markeredgewidth=1.6),
         ]
     if fits:
-        signs.append(sign("linear fit", linestyle=_DASHES, linewidth=1.1))
+        signs.append(sign("linear fit", linestyle=style.DASHES, linewidth=1.1))
     if crashed := sum(run.crashed for run in runs):
         signs.append(sign(f"({crashed} crashed run{'s' if crashed > 1 else ''} not shown)"))
     figure.legend(
         handles=signs, loc="outside lower left", ncols=1 if narrow else len(signs), fontsize=9,
         labelcolor="0.25", handletextpad=0.5, columnspacing=1.1,
     )
-
-
-def _save(figure, file) -> None:
-    # The version of matplotlib in the file would make a page of the same runs another one.
-    figure.savefig(file, dpi=160, format="png", metadata={"Software": None})
-    plt.close(figure)

@@ -15,6 +15,8 @@ MEASURED = frozenset({
     *NEEDED, "final_return", "num_params", "num_output_params", "compile_seconds", "train_seconds",
     "interactions_per_second", "error", "command",
 })
+# How the names of bsuite's csv files begin.
+BSUITE_PREFIX = "bsuite_id_-_"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,6 +80,12 @@ class Source:
     num_runs: int
     record: dict[str, Any] | None
     problem: str = ""
+
+
+def bsuite_files(place: str | pathlib.Path) -> list[pathlib.Path]:
+    """bsuite's csv files in a folder, or in its folder `csv`; none if it is no folder."""
+    path = pathlib.Path(place)
+    return sorted([*path.glob(f"{BSUITE_PREFIX}*.csv"), *path.glob(f"csv/{BSUITE_PREFIX}*.csv")])
 
 
 def read(places: Sequence[str]) -> tuple[list[Run], list[Source]]:

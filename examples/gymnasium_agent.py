@@ -1,0 +1,34 @@
+"""Any agent of the library on a gymnasium environment.
+
+Example: python examples/gymnasium_agent.py --env=CartPole-v1 --agent=hyperagent --steps=20000
+"""
+
+from absl import app
+from absl import flags
+import jax
+
+from hyperagent_jax import agents
+from hyperagent_jax.environments import gymnasium_adapter
+from hyperagent_jax.runners import loop
+
+
+def main(env: str = "CartPole-v1", agent: str = "hyperagent", steps: int = 20_000, seed: int = 0) -> float:
+    """Trains for `steps` steps and returns the mean return of the last tenth's episodes."""
+    make_environment = lambda: gymnasium_adapter.GymnasiumEnvironment(env, seed)
+    config = agents.CONFIGS[agent](replay_capacity=100_000)
+    program = loop.make_program(agents.make_agent(agent, config, make_environment().spec))
+    run = loop.Loop(program, make_environment, jax.random.key(seed))
+    average = float("nan")
+    for part in range(10):
+        metrics = run.run(steps // 10)
+        average = float(metrics.returns / max(metrics.episodes, 1))
+        print(f"{(part + 1) * (steps // 10):>8,} steps: {metrics.episodes:>5} episodes, mean return {average:.1f}")
+    return average
+
+
+if __name__ == "__main__":
+    ENV = flags.DEFINE_string("env", "CartPole-v1", "Name of a gymnasium environment with discrete actions.")
+    AGENT = flags.DEFINE_enum("agent", "hyperagent", list(agents.CONFIGS), "The agent.")
+    STEPS = flags.DEFINE_integer("steps", 20_000, "Number of steps.", lower_bound=10)
+    SEED = flags.DEFINE_integer("seed", 0, "Seed of agent and environment.", lower_bound=0)
+    app.run(lambda _: main(ENV.value, AGENT.value, STEPS.value, SEED.value) and None)
