@@ -8,21 +8,21 @@ from absl import flags
 import jax
 
 from hyperagent_jax import agents
+from hyperagent_jax import errors
 from hyperagent_jax.environments import gymnasium_adapter
 from hyperagent_jax.runners import loop
 
 
 def main(env: str = "CartPole-v1", agent: str = "hyperagent", steps: int = 20_000, seed: int = 0) -> float:
-    """Trains for `steps` steps and returns the mean return of the last tenth's episodes."""
+    """Trains for `steps` steps, rounded up to tens, and returns the mean return of the last tenth's episodes."""
     make_environment = lambda: gymnasium_adapter.GymnasiumEnvironment(env, seed)
     config = agents.CONFIGS[agent](replay_capacity=100_000)
     program = loop.make_program(agents.make_agent(agent, config, make_environment().spec))
     run = loop.Loop(program, make_environment, jax.random.key(seed))
-    average = float("nan")
-    for part in range(10):
-        metrics = run.run(steps // 10)
-        average = float(metrics.returns / max(metrics.episodes, 1))
-        print(f"{(part + 1) * (steps // 10):>8,} steps: {metrics.episodes:>5} episodes, mean return {average:.1f}")
+    for _ in range(10):
+        metrics = run.run(-(-steps // 10))
+        average = float(metrics.returns) / metrics.episodes if metrics.episodes else float("nan")
+        print(f"{run.agent.steps:>8,} steps: {metrics.episodes:>5} episodes, mean return {average:.1f}")
     return average
 
 
@@ -31,4 +31,11 @@ if __name__ == "__main__":
     AGENT = flags.DEFINE_enum("agent", "hyperagent", list(agents.CONFIGS), "The agent.")
     STEPS = flags.DEFINE_integer("steps", 20_000, "Number of steps.", lower_bound=10)
     SEED = flags.DEFINE_integer("seed", 0, "Seed of agent and environment.", lower_bound=0)
-    app.run(lambda _: main(ENV.value, AGENT.value, STEPS.value, SEED.value) and None)
+
+    def run_with_flags(_):
+        try:
+            main(ENV.value, AGENT.value, STEPS.value, SEED.value)
+        except errors.UserError as error:
+            raise SystemExit(f"error: {error}") from error
+
+    app.run(run_with_flags)

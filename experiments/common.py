@@ -94,6 +94,8 @@ def run(main: Callable[[], int | None]) -> None:
             return main()
         except errors.UserError as error:
             fail(str(error))
+        except KeyboardInterrupt:  # before there was anything to save
+            return 130
 
     def parse(argv):
         try:

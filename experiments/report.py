@@ -8,6 +8,7 @@ one per agent, or of anybody's bsuite csv files, become scores and bsuite's figu
 
 import importlib
 import io
+import math
 import os
 import pathlib
 import re
@@ -57,16 +58,16 @@ def _picture(path: pathlib.Path, alt: str, draw) -> document.Picture:
 def main() -> int:
     if not FLAGS.results:
         raise errors.UserError("give the results to draw: --results=<results.csv or folder>,...")
-    of_bsuite = [place for place in FLAGS.results if runs_lib.bsuite_files(place)]
-    if of_bsuite and len(of_bsuite) < len(FLAGS.results):
-        other = next(place for place in FLAGS.results if place not in of_bsuite)
+    folders = {place: runs_lib.bsuite_folder(place) for place in FLAGS.results}
+    of_bsuite = [place for place, folder in folders.items() if folder]
+    others = [place for place, folder in folders.items() if not folder]
+    if of_bsuite and others:
         raise errors.UserError(
-            f"{of_bsuite[0]} holds bsuite runs and {other} does not: make a report of each kind"
+            f"{of_bsuite[0]} holds bsuite runs and {others[0]} does not: make a report of each kind"
         )
     out = pathlib.Path(FLAGS.out)
-    report = _bsuite if of_bsuite else _deep_sea
     try:
-        text, summary = report(out)
+        text, summary = _bsuite(out, [folders[x] for x in FLAGS.results]) if of_bsuite else _deep_sea(out)
         # The page comes last and at once: where it is, everything it names is there too.
         unfinished = out / "report.html.unfinished"
         unfinished.write_text(text, encoding="utf-8")
@@ -106,26 +107,24 @@ def _deep_sea(out: pathlib.Path) -> tuple[str, str]:
     return text, f"{len(runs)} runs, {solved} solved; {1 + len(studies)} figure(s)"
 
 
-def _bsuite(out: pathlib.Path) -> tuple[str, str]:
+def _bsuite(out: pathlib.Path, folders: list[pathlib.Path]) -> tuple[str, str]:
     """Scores and draws runs of run_bsuite.py; returns the page and a line about it."""
     plots = _drawing("bsuite_plots")
     from hyperagent_jax.analysis import bsuite_page
     from hyperagent_jax.analysis import bsuite_scores
 
-    logs = bsuite_scores.read(FLAGS.results)
-    scores = {log.label: bsuite_scores.score(log.frame) for log in logs}
-    solutions = {
-        name: {log.label: bsuite_scores.solutions(log.frame, name) for log in logs}
-        for name in ("deep_sea", "deep_sea_stochastic")
-    }
+    logs = bsuite_scores.read(folders)
+    scores = {log.label: log.scores for log in logs}
+    solutions = {name: {log.label: log.solutions[name] for log in logs} for name in logs[0].solutions}
     drawings = {
         "radar": (plots.radar, {label: bsuite_scores.by_tag(own) for label, own in scores.items()}),
         "scores": (plots.bars, scores),
         "curves": (plots.curves, {log.label: bsuite_scores.curves(log.frame) for log in logs}),
     }
+    out.mkdir(parents=True, exist_ok=True)
     if any(own for each in solutions.values() for own in each.values()):
         drawings["deep_sea"] = plots.solve_times, solutions
-    out.mkdir(parents=True, exist_ok=True)
+        results.write_csv(out / "deep_sea.csv", *bsuite_scores.solution_table(logs))
     titles = {
         "radar": "bsuite scores by tag", "scores": "bsuite scores", "curves": "Learning curves",
         "deep_sea": "Episodes until DeepSea is solved",
@@ -139,10 +138,10 @@ def _bsuite(out: pathlib.Path) -> tuple[str, str]:
         for name, (draw, data) in drawings.items()
     }
     results.write_csv(out / "scores.csv", *bsuite_scores.table(logs))
-    results.write_csv(out / "deep_sea.csv", *bsuite_scores.solution_table(logs))
     text = bsuite_page.build(FLAGS.title or "bsuite", logs, pictures, results.provenance())
     for label, own in scores.items():
-        print(f"{label}: mean score {bsuite_scores.mean(own):.3f} over {len(own)} experiment(s)")
+        defined = sum(not math.isnan(score.score) for score in own)
+        print(f"{label}: mean score {bsuite_scores.mean(own):.3f} over {defined} experiment(s)")
     ids = sum(log.frame.bsuite_id.nunique() for log in logs)
     return text, f"{ids} bsuite ids of {len(logs)} agent(s); {len(pictures)} figures"
 

@@ -1,4 +1,4 @@
-"""Runs an agent on bsuite: one id, an experiment, TESTING or the whole SWEEP, one process per id.
+"""Runs an agent on bsuite: one id, an experiment, TESTING or the whole SWEEP, one process per core.
 
 Example: python experiments/run_bsuite.py --bsuite_id=TESTING --agent=hyperagent --logdir=logs/bsuite_hyperagent
 
@@ -24,11 +24,13 @@ from hyperagent_jax import agents
 from hyperagent_jax import config as config_lib
 from hyperagent_jax import errors
 from hyperagent_jax import results
-from hyperagent_jax.analysis import bsuite_scores
 from hyperagent_jax.environments import bsuite_adapter
 from hyperagent_jax.runners import bsuite
 from hyperagent_jax.runners import deep_sea
 from hyperagent_jax.runners import workers
+
+# Rows with this status need not be run again.
+_DONE = (results.FINISHED, results.PARTIAL)
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("bsuite_id", "deep_sea/0", "An id such as deep_sea/0, an experiment such as deep_sea, "
@@ -54,7 +56,7 @@ def _run(task: bsuite.Task, report, should_stop) -> None:
 def _summary(row: dict) -> str:
     """One line about a row of results.csv."""
     name = f"{row['bsuite_id']} {row['agent']}"
-    if row["status"] in (bsuite.SKIPPED, bsuite.FAILED):
+    if row["status"] in (results.SKIPPED, results.FAILED):
         return f"{name}: {row['status'].upper()}, {row['reason']}"
     note = f" ({row['status']}: {row['reason']})" if row["reason"] else ""
     rate = f", {float(row['steps_per_second']):,.0f} steps/s" if row["steps_per_second"] else ""
@@ -87,7 +89,7 @@ class _Display:
             self._add(task, content)
 
     def on_failure(self, task: bsuite.Task, message: str) -> None:
-        self._add(task, {"status": bsuite.FAILED, "reason": message})
+        self._add(task, {"status": results.FAILED, "reason": message})
 
     def _add(self, task, row):
         command = [
@@ -100,13 +102,30 @@ class _Display:
             "command": shlex.join(command),
         }
         self._directory.add("results", bsuite.RESULT_FIELDS, row)
-        pathlib.Path(task.checkpoint).unlink(missing_ok=True)
+        if row["status"] in _DONE:  # one that failed may go on from there
+            pathlib.Path(task.checkpoint).unlink(missing_ok=True)
         self._advance(task, task.num_episodes)
         filled = {name: row.get(name, "") for name in bsuite.RESULT_FIELDS}
         self._bar.write(_summary(filled), file=sys.stdout)
 
     def close(self) -> None:
         self._bar.close()
+
+
+def _is_done(row: dict, csv_folder: pathlib.Path) -> bool:
+    """Whether an id need not be run again; its log must be there, and whole."""
+    from hyperagent_jax.analysis import bsuite_scores  # needs pandas, which comes with bsuite
+
+    if row["status"] not in _DONE:
+        return False
+    file = bsuite_adapter.csv_file(row["bsuite_id"], csv_folder)
+    if not file.exists():
+        print(f"the log of {row['bsuite_id']} is gone: it is run again")
+        return False
+    log = bsuite_scores.read_csv(file, row["bsuite_id"])
+    if log.episode.iloc[-1] != bsuite_adapter.last_logged(int(row["episodes"])):
+        raise errors.UserError(f"{file} is cut short: delete it and run {row['bsuite_id']} again")
+    return True
 
 
 def main() -> int:
@@ -130,13 +149,11 @@ def main() -> int:
         "max_episodes": FLAGS.max_episodes,
     }
     directory = results.RunDirectory(logdir, identity, resume=FLAGS.resume, overwrite=FLAGS.overwrite)
-    done = (bsuite.FINISHED, bsuite.PARTIAL)
     directory.keep(
-        "results", bsuite.RESULT_FIELDS, lambda row: row["status"] in done or row["bsuite_id"] not in ids
+        "results", bsuite.RESULT_FIELDS,
+        lambda row: _is_done(row, csv_folder) if row["bsuite_id"] in ids else True,
     )
-    finished = {row["bsuite_id"] for row in directory.rows("results")}
-    for bsuite_id in finished:  # a log that is lost or damaged should not wait for the report
-        bsuite_scores.read_csv(bsuite_adapter.csv_file(bsuite_id, csv_folder), bsuite_id)
+    finished = {row["bsuite_id"] for row in directory.rows("results")} & set(ids)
     missing = []
     for task in tasks:
         if task.bsuite_id in finished:
@@ -148,7 +165,8 @@ def main() -> int:
         print(f"{len(tasks) - len(missing)} of {len(tasks)} ids are already there")
 
     changed = [
-        f"--{name}={value}" for name in [*dataclasses.asdict(config), "max_episodes"]
+        f"--{name}={','.join(value) if isinstance(value, list) else value}"
+        for name in [*dataclasses.asdict(config), "max_episodes"]
         if (value := FLAGS[name].value) is not None
     ]
     display = _Display(directory, missing, changed)
@@ -163,7 +181,8 @@ def main() -> int:
 
     rows = [row for row in directory.rows("results") if row["bsuite_id"] in ids]
     counts = collections.Counter(row["status"] for row in rows)
-    print(", ".join(f"{count} {status}" for status, count in counts.items()) + f"; {logdir}/results.csv")
+    if counts:
+        print(", ".join(f"{count} {status}" for status, count in counts.items()) + f"; {logdir}/results.csv")
     return common.exit_code(completed)
 
 

@@ -15,6 +15,9 @@ from typing import Any
 
 from hyperagent_jax import errors
 
+# What became of a run: all of it; less, as asked for; not run, because something is missing here; crashed.
+FINISHED, PARTIAL, SKIPPED, FAILED = "finished", "partial", "skipped", "failed"
+
 _PACKAGES = ("jax", "jaxlib", "flax", "optax", "chex", "rlax", "numpy", "dm-env", "bsuite", "envpool")
 
 
@@ -127,6 +130,8 @@ class RunDirectory:
         except OSError as error:
             raise errors.UserError(f"--logdir={path} is in use by another run: choose another --logdir") from error
         record = {"identity": json.loads(json.dumps(identity)), **(notes or {})}
+        if any(self.path.glob("csv/*")) and not self._config.exists():
+            raise errors.UserError(f"--logdir={path} holds logs of another program: choose another --logdir")
         if self._config.exists() and not any((self.path / name).exists() for name in self._DATA):
             self._config.unlink()  # a run that ended before it had anything to show
         if self._config.exists():
@@ -153,7 +158,7 @@ class RunDirectory:
         for name in ("results.csv", "curve.csv", "bench.csv", "config.json"):
             (self.path / name).unlink(missing_ok=True)
         for pattern in ("checkpoints/*", "maps/*", "csv/*", "*.png"):
-            for file in self.path.glob(pattern):
+            for file in filter(pathlib.Path.is_file, self.path.glob(pattern)):
                 file.unlink()
 
     def _resumed(self, record, extensible):

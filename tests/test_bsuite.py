@@ -4,6 +4,7 @@ import csv
 import dataclasses
 import os
 import pathlib
+import shlex
 import signal
 import subprocess
 import sys
@@ -30,9 +31,9 @@ def _task(folder, bsuite_id="catch/3", checkpoint=None, max_episodes=60, config=
     )
 
 
-def _run(task, stop_after=None):
+def _run(task, stop_after=None, asked=None):
     """Runs a task; stops when the question was asked that often. Returns the rows it reported."""
-    asked, rows = [], []
+    asked, rows = [] if asked is None else asked, []
 
     def should_stop():
         asked.append(None)
@@ -97,7 +98,7 @@ def test_environments_are_bsuites_and_repeat_themselves(bsuite_id):
         observation = problem.observe(steps[0].observation)
         assert observation.shape == problem.spec.observation_shape
     assert longest <= problem.longest_episode
-    # Mapping seeds are bsuite's; whatever else is random follows the seed of the run.
+    # Seeds that bsuite sets are bsuite's; whatever else is random follows the seed of the run.
     fixed = ("deep_sea", "discounting_chain", "memory_len", "memory_size", "umbrella_distract")
     is_fixed = bsuite_id.split("/")[0] in fixed
     assert differs != is_fixed
@@ -115,13 +116,14 @@ def test_deep_sea_is_seen_as_cells():
 
 @pytest.mark.parametrize("bsuite_id", ["catch/3", "deep_sea_stochastic/0"])
 def test_resume_gives_the_unbroken_run(tmp_path, bsuite_id):
-    unbroken = _task(tmp_path / "unbroken", bsuite_id)
-    (expected,) = _run(unbroken)
+    unbroken, asked, asked_again = _task(tmp_path / "unbroken", bsuite_id), [], []
+    (expected,) = _run(unbroken, asked=asked)
     assert expected["status"] == "partial" and expected["reason"] == "60 of 10,000 episodes"
     broken = _task(tmp_path / "broken", bsuite_id, tmp_path / "checkpoint.npz")
     assert not _run(broken, stop_after=1)
     half = _log(broken)
-    (found,) = _run(broken)
+    (found,) = _run(broken, asked=asked_again)
+    assert len(asked_again) == len(asked) - 1 > 0  # it did not start anew
     assert _without_times(found) == _without_times(expected)
     assert half != _log(broken) == _log(unbroken)
 
@@ -155,8 +157,10 @@ def test_missing_data_is_a_row(tmp_path, monkeypatch):
         raise OSError("no such file")
 
     monkeypatch.setattr(mnist.datasets, "load_mnist", load_mnist)
+    bsuite_adapter._mnist_problem.cache_clear()
     reason = "the MNIST data set cannot be loaded: no such file"
     assert _run(_task(tmp_path, "mnist_noise/1")) == [{"status": "skipped", "reason": reason}]
+    bsuite_adapter._mnist_problem.cache_clear()
 
 
 def test_predicted_memory_is_what_the_state_takes(tmp_path):
@@ -194,7 +198,8 @@ def test_killed_and_resumed_equals_unbroken(tmp_path):
     process = subprocess.Popen(_command(*options), stdout=subprocess.DEVNULL, start_new_session=True)
     deadline = time.monotonic() + 200
     while time.monotonic() < deadline:
-        if (broken / "results.csv").exists() and list(broken.glob("checkpoints/*.npz")):
+        has_row = (broken / "results.csv").exists() and len(_rows(broken / "results.csv")) > 0
+        if has_row and list(broken.glob("checkpoints/*.npz")):
             break
         time.sleep(0.005)
     os.killpg(process.pid, signal.SIGKILL)
@@ -217,17 +222,73 @@ def test_killed_and_resumed_equals_unbroken(tmp_path):
         assert (broken / "csv" / name).read_text() == (unbroken / "csv" / name).read_text()
     assert not list(broken.glob("checkpoints/*"))
 
-    again = _script(*options)  # nothing is left to do
-    assert again.returncode == 0 and "5 of 5 ids are already there" in again.stdout
-    damaged = broken / "csv" / "bsuite_id_-_catch-1.csv"
-    damaged.write_text(damaged.read_text()[:-20])
-    refused = _script(*options)
-    assert refused.returncode == 2
-    assert refused.stderr == f"error: {damaged} is damaged: a number is missing; delete it and run catch/1 again\n"
+    log = broken / "csv" / "bsuite_id_-_catch-1.csv"
+    whole = log.read_text()
+    for cut, message in {
+        whole[:-20]: f"{log} is damaged: a number is missing; delete it and run catch/1 again",
+        "".join(whole.splitlines(keepends=True)[:-1]): f"{log} is cut short: delete it and run catch/1 again",
+    }.items():
+        log.write_text(cut)
+        refused = _script(*options)
+        assert (refused.returncode, refused.stderr) == (2, f"error: {message}\n")
+    log.unlink()
+    again = _script(*options)  # as that line says; the other ids are left alone
+    assert again.returncode == 0 and "4 of 5 ids are already there" in again.stdout
+    assert "the log of catch/1 is gone: it is run again" in again.stdout and log.read_text() == whole
+    rows = _rows(broken / "results.csv")
+    assert outcome(rows) == outcome(_rows(unbroken / "results.csv"))
     other = _script(*options, "--agent=ddqn")
     assert other.returncode == 2
     assert "holds a run with another configuration (agent was hyperagent, is now ddqn)" in other.stderr
     assert _rows(broken / "results.csv") == rows
+
+
+def test_rows_of_failed_and_skipped_ids_do_not_block_others(tmp_path):
+    logdir = tmp_path / "run"
+    options = [f"--logdir={logdir}", "--max_episodes=30", "--num_workers=1"]
+    damaged = logdir / "checkpoints" / "bandit-0.npz"
+    damaged.parent.mkdir(parents=True)
+    damaged.write_text("no checkpoint")
+    done = _script(*options, "--bsuite_id=bandit/0")
+    assert done.returncode == 0
+    (row,) = _rows(logdir / "results.csv")
+    assert row["status"] == "failed" and "cannot be read" in row["reason"] and damaged.exists()
+    done = _script(*options, "--bsuite_id=bandit/1", "--resume")
+    assert done.returncode == 0, done.stderr
+    assert [row["status"] for row in _rows(logdir / "results.csv")] == ["failed", "partial"]
+    damaged.unlink()
+    done = _script(*options, "--bsuite_id=bandit/0,bandit/1", "--resume")
+    assert "1 of 2 ids are already there" in done.stdout
+    rows = _rows(logdir / "results.csv")
+    assert [row["bsuite_id"] for row in rows] == ["bandit/1", "bandit/0"]
+    assert [row["status"] for row in rows] == ["partial", "partial"]
+
+    # The command of a row gives that row.
+    _, script, *flags = shlex.split(rows[1]["command"])
+    alone = subprocess.run(
+        [sys.executable, script, *flags, f"--logdir={tmp_path / 'alone'}", "--noprogress"], capture_output=True,
+        cwd=SCRIPT.parent.parent, text=True,
+    )
+    assert alone.returncode == 0, alone.stderr
+    (again,) = _rows(tmp_path / "alone" / "results.csv")
+    assert again["total_return"] == rows[1]["total_return"]
+
+
+def test_logs_of_another_program_are_not_replaced(tmp_path):
+    log = tmp_path / "csv" / "bsuite_id_-_bandit-0.csv"
+    log.parent.mkdir()
+    log.write_text("steps\n")
+    done = _script(f"--logdir={tmp_path}", "--bsuite_id=bandit/0", "--max_episodes=30", "--overwrite")
+    message = f"--logdir={tmp_path} holds logs of another program: choose another --logdir"
+    assert (done.returncode, done.stderr) == (2, f"error: {message}\n") and log.read_text() == "steps\n"
+
+
+def test_last_logged_is_bsuites():
+    from bsuite.utils import wrappers
+
+    logged = [episode for episode in range(1, 2001) if wrappers._logarithmic_logging(episode)]
+    for episodes in range(1, 2001):
+        assert bsuite_adapter.last_logged(episodes) == max(x for x in logged if x <= episodes)
 
 
 def test_bad_input_is_one_line_and_writes_nothing(tmp_path):

@@ -109,6 +109,27 @@ def test_an_environment_that_does_not_repeat_itself_is_found_out(program):
         second.restore(first.agent.state, first.actions)
 
 
+def test_observations_of_double_precision_are_restored(program):
+    class Double(Corridor):
+        def _observation(self):
+            return super()._observation().astype(np.float64) / 3
+
+    first, second = (loop_lib.Loop(program, lambda: Double(0), jax.random.key(1)) for _ in range(2))
+    first.run(30)
+    second.restore(first.agent.state, first.actions)
+    assert second.agent.steps == 30
+
+
+def test_a_transition_is_never_dropped(program):
+    agent = loop_lib.OnlineAgent(program, jax.random.key(0))
+    step = dm_env.restart(np.zeros(2, np.float32))
+    agent.select_action(step)
+    after = dm_env.transition(0.0, np.ones(2, np.float32))
+    agent.update(step, 0, after)
+    with pytest.raises(ValueError, match="twice without select_action"):
+        agent.update(after, 0, after)
+
+
 def test_runs_end_with_the_episode_asked_for(program):
     loop = _loop(program)
     loop.run(10_000, max_episodes=3)

@@ -38,7 +38,7 @@ def build(
         pictures: those of `CAPTIONS` that there are.
         provenance: command and commit that made the page.
     """
-    scores = {log.label: bsuite_scores.score(log.frame) for log in logs}
+    scores = {log.label: log.scores for log in logs}
     tables = {"radar": _tag_table(scores), "scores": _score_table(scores), "deep_sea": _solution_table(logs)}
     sections = [document.section("What was run", _about(logs, scores))]
     for name, heading in _HEADINGS.items():
@@ -52,7 +52,8 @@ def build(
             page.differences(sources),
         )
     )
-    footer = page.footer(provenance, "The scores are also in scores.csv, the episodes in deep_sea.csv.")
+    episodes = ", the episodes until DeepSea was solved in deep_sea.csv" if "deep_sea" in pictures else ""
+    footer = page.footer(provenance, f"The scores are also in scores.csv{episodes}.")
     ids = sum(log.frame.bsuite_id.nunique() for log in logs)
     lead = f"{page.plural(ids, 'run')} of {page.plural(len(logs), 'agent')} on bsuite."
     return document.whole(title, document.paragraph(lead, "lead"), sections, footer)

@@ -1,6 +1,6 @@
 """Pictures of bsuite runs, several agents side by side."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 import math
 import os
 from typing import BinaryIO
@@ -19,6 +19,16 @@ _File = str | os.PathLike | BinaryIO
 
 def _colours(labels: Sequence[str]) -> dict[str, str]:
     return {label: style.COLOURS[i % len(style.COLOURS)] for i, label in enumerate(labels)}
+
+
+def _line_handles(labels: Iterable[str]) -> list[matplotlib.lines.Line2D]:
+    return [
+        matplotlib.lines.Line2D(
+            [], [], color=style.COLOURS[i % len(style.COLOURS)], marker=style.MARKERS[i % len(style.MARKERS)],
+            label=label,
+        )
+        for i, label in enumerate(labels)
+    ]
 
 
 def _title(figure, title: str, narrow: bool) -> None:
@@ -63,13 +73,7 @@ def radar(file: _File, title: str, tags: Mapping[str, Mapping[str, float]], *, n
             side = math.sin(angle)
             text.set_horizontalalignment("center" if abs(side) < 0.2 else "left" if side > 0 else "right")
         axis.grid(color="0.85")
-        handles = [
-            matplotlib.lines.Line2D(
-                [], [], color=colours[label], marker=style.MARKERS[i % len(style.MARKERS)], label=label
-            )
-            for i, label in enumerate(tags)
-        ]
-        _legend(figure, handles, narrow)
+        _legend(figure, _line_handles(tags), narrow)
         _title(figure, title, narrow)
         style.save(figure, file)
 
@@ -150,10 +154,11 @@ def solve_times(
         every = [found for own in panels.values() for each in own.values() for found in each]
         top = max(found.episode for found in every)
         for axis, (name, own) in zip(axes.flat, panels.items(), strict=True):
-            x = np.linspace(min(found.size for found in every) - 1, math.log2(2 * top), 50)
+            smallest = min(found.size for found in every)
+            x = np.linspace(smallest - 1, max(smallest, math.log2(2 * top)), 50)
             axis.plot(x, 2.0**x, color="0.5", linestyle=style.DASHES, linewidth=1.2)
-            for i, (label, each) in enumerate(own.items()):
-                colour, marker = colours[label], style.MARKERS[i % len(style.MARKERS)]
+            for label, each in own.items():
+                colour, marker = colours[label], style.MARKERS[labels.index(label) % len(style.MARKERS)]
                 solved = [(found.size, found.episode) for found in each if found.is_solved]
                 failed = [(found.size, found.episode) for found in each if not found.is_solved]
                 if solved:
@@ -162,17 +167,13 @@ def solve_times(
                     axis.scatter(*zip(*failed, strict=True), color=colour, marker="x", s=30, linewidths=1.5)
             axis.set_yscale("log")
             axis.set_ylim(top=2.2 * top)
+            axis.yaxis.set_minor_formatter(matplotlib.ticker.NullFormatter())
             axis.yaxis.set_major_formatter(matplotlib.ticker.FuncFormatter(lambda value, _: f"{value:,.10g}"))
             axis.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(integer=True))
             axis.tick_params(labelbottom=True, labelleft=True)
             axis.set(title=name, xlabel="size N", ylabel="episodes until solved")
         handles = [
-            matplotlib.lines.Line2D(
-                [], [], color=colours[label], marker=style.MARKERS[i % len(style.MARKERS)], label=label
-            )
-            for i, label in enumerate(labels)
-        ]
-        handles += [
+            *_line_handles(labels),
             matplotlib.lines.Line2D([], [], color="0.5", linestyle=style.DASHES, label="random actions, 2^N"),
             matplotlib.lines.Line2D([], [], color="0.35", linestyle="", marker="x", label="not solved by then"),
         ]
@@ -214,6 +215,7 @@ def curves(
                 if name in own:
                     axis.plot(*own[name], color=colours[label], linewidth=1.5)
             axis.set_xscale("log")
+            axis.xaxis.set_minor_formatter(matplotlib.ticker.NullFormatter())
             axis.xaxis.set_major_locator(matplotlib.ticker.LogLocator(numticks=4 if narrow else 6))
             axis.xaxis.set_major_formatter(matplotlib.ticker.FuncFormatter(lambda value, _: f"{value:,.10g}"))
             axis.set_title(name, fontsize=8.5 if narrow else 10.5)

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 import dataclasses
+import functools
 import importlib
 import pathlib
 from typing import Any
@@ -21,8 +22,15 @@ EXPERIMENTS = (
     "memory_len", "memory_size",
 )
 TAGS = ("basic", "noise", "scale", "exploration", "credit_assignment", "generalization", "memory")
-# What bsuite's logging always writes; experiments add columns of their own.
+# What bsuite's logging always writes, and what the scores of experiments need besides.
 _COLUMNS = ("steps", "episode", "total_return", "episode_len", "episode_return")
+_OWN_COLUMNS = {
+    "bandit": ["total_regret"], "catch": ["total_regret"], "mnist": ["total_regret"],
+    "umbrella_length": ["total_regret"], "umbrella_distract": ["total_regret"], "memory_len": ["total_perfect"],
+    "memory_size": ["total_perfect"], "mountain_car": ["raw_return"], "cartpole": ["raw_return", "best_episode"],
+    "cartpole_swingup": ["best_episode"], "deep_sea": ["total_bad_episodes"],
+    "deep_sea_stochastic": ["total_bad_episodes"], "discounting_chain": [],
+}
 # DeepSea counts as solved at the first logged episode from `first` on at which less than `threshold` of all
 # episodes so far had left the diagonal: in the windy one some stay on it by luck.
 _SOLVED = {"deep_sea": {"first": 1, "threshold": 0.9}, "deep_sea_stochastic": {"first": 100, "threshold": 0.8}}
@@ -43,6 +51,16 @@ class Log:
     source: runs_lib.Source
     frame: pd.DataFrame
     not_run: dict[str, str]
+
+    @functools.cached_property
+    def scores(self) -> list["Score"]:
+        """Its scores."""
+        return score(self.frame)
+
+    @functools.cached_property
+    def solutions(self) -> dict[str, list["Solution"]]:
+        """When it solved the sizes of each kind of DeepSea."""
+        return {experiment: solutions(self.frame, experiment) for experiment in _SOLVED}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,7 +118,8 @@ def read_csv(path: pathlib.Path, bsuite_id: str) -> pd.DataFrame:
     """The rows that bsuite's logging wrote for an id."""
     try:
         frame = pd.read_csv(path)
-        if missing := [name for name in _COLUMNS if name not in frame]:
+        experiment = bsuite_id.split("/")[0].removesuffix("_noise").removesuffix("_scale")
+        if missing := [name for name in (*_COLUMNS, *_OWN_COLUMNS[experiment]) if name not in frame]:
             raise ValueError(f"it has no column {', '.join(missing)}")
         numbers = frame.apply(pd.to_numeric)
         if not len(numbers) or not np.isfinite(numbers.to_numpy(float)).all():
@@ -109,14 +128,19 @@ def read_csv(path: pathlib.Path, bsuite_id: str) -> pd.DataFrame:
             raise ValueError("its episodes are not in order")
     except FileNotFoundError as error:
         raise errors.UserError(f"there is no {path}, the log of {bsuite_id}") from error
-    except (OSError, ValueError, UnicodeDecodeError) as error:  # pandas' errors are ValueErrors
+    except OSError as error:
+        raise errors.UserError(f"cannot read {path}: {error.strerror}") from error
+    except ValueError as error:  # also pandas' errors, and that of a file which is no text
         reason = " ".join(str(error).split())
         raise errors.UserError(f"{path} is damaged: {reason}; delete it and run {bsuite_id} again") from error
     return numbers
 
 
-def read(folders: Sequence[str]) -> list[Log]:
+def read(folders: Sequence[str | pathlib.Path]) -> list[Log]:
     """The logs in several folders, of run_bsuite.py or of anybody else's bsuite csv files."""
+    resolved = [pathlib.Path(folder).resolve() for folder in folders]
+    if twins := [folder for folder, path in zip(folders, resolved, strict=True) if resolved.count(path) > 1]:
+        raise errors.UserError(f"the same folder is given twice: {twins[0]}")
     logs = [_read_folder(pathlib.Path(folder)) for folder in folders]
     labels = [log.label for log in logs]
     return [
@@ -130,38 +154,41 @@ def _read_folder(folder: pathlib.Path) -> Log:
     settings = pd.DataFrame(
         [{"bsuite_id": name, "bsuite_env": name.split("/")[0], **given} for name, given in sweep.SETTINGS.items()]
     )
-    rows = results.read_csv(folder / "results.csv")
-    finished = {row["bsuite_id"] for row in rows if row.get("status") in ("finished", "partial")}
+    identity = runs_lib.identity(folder)
+    is_ours = identity.get("experiment") == "bsuite"  # then results.csv says which logs are finished
+    rows = results.read_csv(folder / "results.csv") if is_ours else []
+    finished = {row["bsuite_id"] for row in rows if row["status"] in (results.FINISHED, results.PARTIAL)}
     not_run = {
         row["bsuite_id"]: f"{row['status']}: {row['reason']}" for row in rows if row["bsuite_id"] not in finished
     }
-    frames = []
+    frames: dict[str, pd.DataFrame] = {}
     for path in runs_lib.bsuite_files(folder):
         bsuite_id = path.stem.removeprefix(runs_lib.BSUITE_PREFIX).replace("-", "/")
         if bsuite_id not in sweep.SETTINGS:
             raise errors.UserError(f"{path} is of no bsuite id: there is no {bsuite_id}")
-        if rows and bsuite_id not in finished:
+        if is_ours and bsuite_id not in finished:
             not_run.setdefault(bsuite_id, "not finished yet")
             continue
-        frames.append(read_csv(path, bsuite_id).assign(bsuite_id=bsuite_id))
+        if bsuite_id in frames:
+            raise errors.UserError(f"{folder} holds two logs of {bsuite_id}: one in it, one in its folder csv")
+        frames[bsuite_id] = read_csv(path, bsuite_id).assign(bsuite_id=bsuite_id)
     if not frames:
         raise errors.UserError(f"{folder} holds no finished bsuite run")
-    frame = pd.concat(frames, ignore_index=True)
+    frame = pd.concat(frames.values(), ignore_index=True)
     known = [name for name in settings if name in frame and name != "bsuite_id"]
     frame = frame.drop(columns=known).merge(settings, on="bsuite_id")
     source = runs_lib.source(folder / "results.csv", len(frames))
-    label = (source.record or {}).get("identity", {}).get("agent") or folder.name
-    return Log(label, source, frame, not_run)
+    return Log(str(identity.get("agent") or folder.resolve().name), source, frame, not_run)
 
 
 def solutions(frame: pd.DataFrame, experiment: str) -> list[Solution]:
     """When each size of deep_sea or deep_sea_stochastic was solved."""
     first, threshold = _SOLVED[experiment]["first"], _SOLVED[experiment]["threshold"]
     found = []
-    mine = frame[frame.bsuite_env == experiment]
+    mine = frame[(frame.bsuite_env == experiment) & (frame.episode >= first)]
     for size, rows in mine.groupby("size"):
         rows = rows[rows.episode <= _analysis(experiment).NUM_EPISODES]
-        solved = rows[(rows.episode >= first) & (rows.total_bad_episodes / rows.episode < threshold)]
+        solved = rows[rows.total_bad_episodes / rows.episode < threshold]
         if len(solved):
             found.append(Solution(int(size), int(solved.episode.min()), True))
         else:
@@ -177,13 +204,11 @@ def score(frame: pd.DataFrame) -> list[Score]:
         rows = frame[frame.bsuite_env == experiment]
         if not len(rows):
             continue
-        try:
-            if experiment in _SOLVED:  # bsuite's own needs a function that pandas has lost
-                value = np.mean([solution.beats_dithering for solution in solutions(rows, experiment)])
-            else:
-                value = _analysis(experiment).score(rows)
-        except (KeyError, AttributeError) as error:
-            raise errors.UserError(f"the logs of {experiment} have no column {error}") from error
+        if experiment in _SOLVED:  # bsuite's own needs a function that pandas has lost
+            beaten = [solution.beats_dithering for solution in solutions(rows, experiment)]
+            value = np.mean(beaten) if beaten else np.nan
+        else:
+            value = _analysis(experiment).score(rows)
         ids = sorted(set(rows.bsuite_id))
         last = rows.groupby("bsuite_id").episode.max()
         all_ids = [name for name in sweep.SWEEP if name.split("/")[0] == experiment]
@@ -215,7 +240,7 @@ def curves(frame: pd.DataFrame) -> dict[str, tuple[np.ndarray, np.ndarray]]:
         for _, of_id in rows.groupby("bsuite_id"):
             gains = np.diff(of_id.total_return, prepend=0.0) / np.diff(of_id.episode, prepend=0)
             each.append(pd.Series(gains, of_id.episode.to_numpy()))
-        average = pd.concat(each, axis=1).mean(axis=1)
+        average = pd.concat(each, axis=1).mean(axis=1).sort_index()
         found[experiment] = average.index.to_numpy(), average.to_numpy()
     return found
 
@@ -230,7 +255,7 @@ def table(logs: Sequence[Log]) -> tuple[tuple[str, ...], list[dict[str, Any]]]:
             "finished": x.is_finished,
         }
         for log in logs
-        for x in score(log.frame)
+        for x in log.scores
     ]
     return fields, rows
 
@@ -244,7 +269,7 @@ def solution_table(logs: Sequence[Log]) -> tuple[tuple[str, ...], list[dict[str,
             "episode": x.episode, "beats_dithering": x.beats_dithering,
         }
         for log in logs
-        for experiment in _SOLVED
-        for x in solutions(log.frame, experiment)
+        for experiment, found in log.solutions.items()
+        for x in found
     ]
     return fields, rows

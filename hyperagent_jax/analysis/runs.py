@@ -82,10 +82,26 @@ class Source:
     problem: str = ""
 
 
-def bsuite_files(place: str | pathlib.Path) -> list[pathlib.Path]:
-    """bsuite's csv files in a folder, or in its folder `csv`; none if it is no folder."""
+def bsuite_files(folder: pathlib.Path) -> list[pathlib.Path]:
+    """bsuite's csv files in a folder, or in its folder `csv`."""
+    return sorted([*folder.glob(f"{BSUITE_PREFIX}*.csv"), *folder.glob(f"csv/{BSUITE_PREFIX}*.csv")])
+
+
+def bsuite_folder(place: str) -> pathlib.Path | None:
+    """The folder of bsuite runs that a folder or a results.csv in it stands for; None if it holds no such runs."""
     path = pathlib.Path(place)
-    return sorted([*path.glob(f"{BSUITE_PREFIX}*.csv"), *path.glob(f"csv/{BSUITE_PREFIX}*.csv")])
+    if not path.exists():
+        raise errors.UserError(f"there is no {path}: give a results.csv or a folder that holds one")
+    folder = path if path.is_dir() else path.parent
+    is_bsuite = identity(folder).get("experiment") == "bsuite" or (path.is_dir() and bsuite_files(folder))
+    return folder if is_bsuite else None
+
+
+def identity(folder: pathlib.Path) -> dict[str, Any]:
+    """What the config.json of a folder says was run; nothing if it says nothing."""
+    record = source(folder / "results.csv", 0).record or {}
+    found = record.get("identity")
+    return found if isinstance(found, dict) else {}
 
 
 def read(places: Sequence[str]) -> tuple[list[Run], list[Source]]:

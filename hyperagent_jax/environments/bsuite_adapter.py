@@ -104,6 +104,21 @@ def ids(text: str) -> tuple[str, ...]:
     return tuple(found)
 
 
+@functools.cache
+def _mnist_problem() -> str:
+    """Why bsuite cannot load the MNIST data set, which it downloads; blank if it can.
+
+    Asked once: without a network the answer may take long.
+    """
+    from bsuite.utils import datasets
+
+    try:
+        datasets.load_mnist()
+    except Exception as error:
+        return f"the MNIST data set cannot be loaded: {error}"
+    return ""
+
+
 def make(bsuite_id: str, seed: int, csv_folder: str | pathlib.Path | None = None) -> dm_env.Environment:
     """The environment of a bsuite id with bsuite's settings.
 
@@ -124,17 +139,22 @@ def make(bsuite_id: str, seed: int, csv_folder: str | pathlib.Path | None = None
     parameter = inspect.signature(load).parameters.get("seed")
     if parameter is not None and settings.get("seed", parameter.default) in (None, parameter.empty):
         settings["seed"] = zlib.crc32(f"{bsuite_id} seed {seed}".encode())
-    try:
-        environment = load(**settings)
-    except Exception as error:
-        if not experiment.startswith("mnist"):
-            raise
-        raise MissingDataError(f"the MNIST data set cannot be loaded: {error}") from error
+    if experiment.startswith("mnist") and (problem := _mnist_problem()):
+        raise MissingDataError(problem)
+    environment = load(**settings)
     if csv_folder is None:
         return environment
     from bsuite.logging import csv_logging
 
     return csv_logging.wrap_environment(environment, bsuite_id, str(csv_folder), overwrite=True)
+
+
+def last_logged(episodes: int) -> int:
+    """The last of so many episodes that bsuite's logging writes a row of."""
+    scale = 10 ** (len(str(episodes)) - 1)
+    tenths = (10, 12, 14, 17, 20, 25, 30, 40, 50, 60, 70, 80, 90)
+    logged = [scale * tenth // 10 for tenth in tenths if scale * tenth % 10 == 0]
+    return max(episode for episode in logged if episode <= episodes)
 
 
 def csv_file(bsuite_id: str, folder: pathlib.Path) -> pathlib.Path:

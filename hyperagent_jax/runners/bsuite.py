@@ -15,6 +15,7 @@ from hyperagent_jax import agents
 from hyperagent_jax import checkpoint
 from hyperagent_jax import config as config_lib
 from hyperagent_jax import errors
+from hyperagent_jax import results
 from hyperagent_jax import types
 from hyperagent_jax.environments import bsuite_adapter
 from hyperagent_jax.runners import core as core_lib
@@ -24,8 +25,6 @@ RESULT_FIELDS = (
     "bsuite_id", "agent", "seed", "status", "reason", "episodes", "steps", "total_return", "num_params",
     "train_seconds", "steps_per_second", "command",
 )
-# Values of `status`: all episodes; fewer, as asked for; not run, because something is missing here; crashed.
-FINISHED, PARTIAL, SKIPPED, FAILED = "finished", "partial", "skipped", "failed"
 # Steps between two looks at the clock.
 _CHUNK = 200
 # Least time between two reports of progress.
@@ -111,7 +110,7 @@ def run_task(task: Task, report: Callable[[Any], None], should_stop: Callable[[]
     try:
         problem = bsuite_adapter.problem(task.bsuite_id)
     except bsuite_adapter.MissingDataError as error:
-        report(("result", task, {"status": SKIPPED, "reason": str(error)}))
+        report(("result", task, {"status": results.SKIPPED, "reason": str(error)}))
         return
     program = make_program(task)
     loop = loop_lib.Loop(
@@ -151,7 +150,7 @@ def run_task(task: Task, report: Callable[[Any], None], should_stop: Callable[[]
     complete = target == problem.num_episodes
     steps, seconds = facts["timed_steps"], facts["train_seconds"]
     report(("result", task, {
-        "status": FINISHED if complete else PARTIAL,
+        "status": results.FINISHED if complete else results.PARTIAL,
         "reason": "" if complete else f"{target:,} of {problem.num_episodes:,} episodes",
         "episodes": loop.episodes,
         "steps": loop.agent.steps,

@@ -169,13 +169,14 @@ def compile_program(task: Task) -> Program:
     cells = deep_sea.initial_state(mappings[0])
     evaluate_all = jax.jit(_make_evaluate_all(task.protocol, agent))
     program = loop.make_program(agent)
-    runner = loop.Loop(program, make_environment, jax.random.key(seed), bsuite_adapter.cell)
+    make_loop = functools.partial(loop.Loop, program, make_environment, jax.random.key(seed), bsuite_adapter.cell)
+    runner = make_loop()
 
     def states_of_loop():
         # The environment is what its actions have made of it; a fixed length makes all checkpoints alike.
         actions = np.zeros(task.protocol.max_episodes * task.protocol.size + 1, np.uint8)
         actions[: len(runner.actions)] = runner.actions
-        return jax.tree.map(lambda x: x[None], runner.agent.state._replace(environment=actions))
+        return _batch_of_one(runner.agent.state._replace(environment=actions))
 
     def advance_loop(states, start, num_steps):
         if runner.agent.steps != start:
@@ -183,10 +184,17 @@ def compile_program(task: Task) -> Program:
             runner.restore(state._replace(environment=None), state.environment[: start + 1])
         metrics = runner.run(num_steps)
         states = states_of_loop()
-        in_cells = states._replace(environment=jax.tree.map(lambda x: x[None], cells))
-        return states, jax.tree.map(lambda x: x[None], metrics), evaluate_all(in_cells, start + num_steps)
+        in_cells = states._replace(environment=_batch_of_one(cells))
+        return states, _batch_of_one(metrics), evaluate_all(in_cells, start + num_steps)
 
+    warm_up = make_loop()  # compiles everything, acting at random and learning
+    warm_up.run(task.config.min_replay + 2)
+    evaluate_all(_batch_of_one(warm_up.agent.state._replace(environment=cells)), 0)
     return Program(agent, states_of_loop, advance_loop)
+
+
+def _batch_of_one(tree):
+    return jax.tree.map(lambda x: x[None], tree)
 
 
 def _make_evaluate_all(protocol: Protocol, agent: agents.Agent):

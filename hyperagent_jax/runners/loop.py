@@ -110,6 +110,8 @@ class OnlineAgent:
     def update(self, timestep: dm_env.TimeStep, action: int, new_timestep: dm_env.TimeStep) -> None:
         """Takes note of a transition."""
         del timestep  # whose observation `select_action` has seen
+        if self._noted is not None:
+            raise ValueError("update was called twice without select_action in between")
         self._noted = (
             np.int32(action),
             environments_base.TimeStep(
@@ -200,7 +202,9 @@ class Loop:
         *taken, self._action = np.asarray(actions).tolist()
         for action in taken:
             self._step(action)
-        if not np.array_equal(state.observation, self._observe(self._timestep.observation)):
+        observation = np.asarray(self._observe(self._timestep.observation))
+        observation = observation.astype(state.observation.dtype)
+        if not np.array_equal(state.observation, observation) or int(state.episodes) != self.episodes:
             raise errors.UserError(
                 "the environment did not repeat itself: seed its random numbers, or start the run anew"
             )
