@@ -25,6 +25,11 @@ def _named_leaves(tree) -> dict[str, Any]:
     return {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
 
 
+def plain(config: dict[str, Any]) -> dict[str, Any]:
+    """Settings as JSON gives them back: lists for tuples."""
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in config.items()}
+
+
 def save(path: str | os.PathLike, tree: Any, facts: dict[str, Any]) -> None:
     """Writes a checkpoint; an interrupted or failed write leaves the previous file as it was.
 
@@ -72,10 +77,11 @@ def load(path: str | os.PathLike, like: Any) -> Any:
 
     Args:
         path: the file.
-        like: a pytree of arrays of the same structure, shapes and types.
+        like: a pytree of arrays of the same structure, shapes and types. Its numpy arrays are filled in place, one
+            after the other, so that large ones are in memory once only.
 
     Returns:
-        The tree, on the default device.
+        The tree: numpy arrays where `like` has them, the others on the default device.
     """
     with _open(path) as arrays:
         expected = _named_leaves(like)
@@ -87,7 +93,7 @@ def load(path: str | os.PathLike, like: Any) -> Any:
             )
 
         def restore(name, leaf):
-            array = jnp.asarray(arrays[name])
+            array = arrays[name] if isinstance(leaf, np.ndarray) else jnp.asarray(arrays[name])
             if _is_key(leaf):
                 array = jax.random.wrap_key_data(array, impl=jax.random.key_impl(leaf))
             if array.shape != leaf.shape or array.dtype != leaf.dtype:
@@ -95,6 +101,9 @@ def load(path: str | os.PathLike, like: Any) -> Any:
                     f"checkpoint {path} is of another configuration: {name} is {array.dtype}{list(array.shape)}, "
                     f"not {leaf.dtype}{list(leaf.shape)}"
                 )
+            if isinstance(leaf, np.ndarray):
+                leaf[...] = array
+                return leaf
             return array
 
         leaves = [restore(name, leaf) for name, leaf in expected.items()]

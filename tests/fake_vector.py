@@ -27,7 +27,7 @@ class FakeVector:
         self.spec = types.EnvironmentSpec(num_actions, (*stack_shape[1:], stack_shape[0]))
         self.actions = [[] for _ in scripts]
         self._scripts = scripts
-        self._batch_size = batch_size or self.num_envs
+        self.batch_size = batch_size or self.num_envs
         self._numbers = np.zeros(self.num_envs, int)
         self._episodes = np.zeros(self.num_envs, int)
         self._steps = np.zeros(self.num_envs, int)
@@ -57,7 +57,8 @@ class FakeVector:
         return False, 1.0 + number, kind != CUT, True, kind != LIFE
 
     def _step(self, envs):
-        first, rewards, terminated, last, game_over = (np.array(x) for x in zip(*map(self._advance, envs), strict=True))
+        columns = zip(*map(self._advance, envs), strict=True)
+        first, rewards, terminated, last, game_over = map(np.array, columns)
         return base.VectorStep(
             np.array(envs), self._stacks[envs].copy(), first, rewards.astype(np.float32), 10 * rewards, terminated,
             last, game_over,
@@ -65,7 +66,7 @@ class FakeVector:
 
     def reset(self):
         self._waiting = list(range(self.num_envs))
-        return self.recv() if self._batch_size == self.num_envs else None
+        return self.recv()
 
     def send(self, actions, env_ids):
         for action, env in zip(actions, env_ids, strict=True):
@@ -73,7 +74,7 @@ class FakeVector:
             self._waiting.append(int(env))
 
     def recv(self):
-        envs, self._waiting = self._waiting[: self._batch_size], self._waiting[self._batch_size :]
+        envs, self._waiting = self._waiting[: self.batch_size], self._waiting[self.batch_size :]
         return self._step(envs)
 
     def close(self):

@@ -70,7 +70,7 @@ def run(replay, num_steps, scripts=SCRIPTS, model=None, batch_size=None, seed=0)
     environment = fake_vector.FakeVector(scripts, SHAPE, batch_size=batch_size)
     rng = np.random.default_rng(seed)
     model = model or Model(len(scripts), replay.settings.n_step)
-    step = environment.reset() or environment.recv()
+    step = environment.reset()
     for _ in range(num_steps):
         actions = rng.integers(0, 3, len(step.env_ids))
         rows, _ = as_rows(step, actions)

@@ -72,10 +72,11 @@ class VectorEnvironment(Protocol):
 
     spec: types.EnvironmentSpec
     num_envs: int
+    batch_size: int  # number that `recv` waits for; all of them if they are synchronous
     stack_shape: tuple[int, int, int]
 
     def reset(self) -> VectorStep:
-        """Begins all environments."""
+        """Begins all environments and waits as `recv` does."""
 
     def send(self, actions: np.ndarray, env_ids: np.ndarray) -> None:
         """Starts a step of these environments."""

@@ -1,6 +1,6 @@
 """Replay of pixels in host memory: every frame is stored once, and stacks and n-step returns are made from rows.
 
-A row is what one environment shows at one time: its newest frame, the action taken there, the perturbation z and the
+A row is what one environment shows at one time: its newest frame, the action taken there, the perturbation and the
 prior's coefficients. Rows of an environment follow one another; an n-step transition begins in one row and ends up
 to n rows later. A transition can be drawn as long as all rows it needs are there.
 """
@@ -131,7 +131,7 @@ class FrameReplay:
     def _flat(self, name: str) -> np.ndarray:
         """An array of rows with one axis for row and environment."""
         array = self._arrays[name]
-        return array.reshape(-1, *array.shape[2:])
+        return array.reshape(array.shape[0] * array.shape[1], *array.shape[2:])
 
     @property
     def added(self) -> int:
