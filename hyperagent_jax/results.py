@@ -152,7 +152,7 @@ class RunDirectory:
     def _delete(self):
         for name in ("results.csv", "curve.csv", "bench.csv", "config.json"):
             (self.path / name).unlink(missing_ok=True)
-        for pattern in ("checkpoints/*", "maps/*", "*.png"):
+        for pattern in ("checkpoints/*", "maps/*", "*.png", "*.gif"):
             for file in self.path.glob(pattern):
                 file.unlink()
 

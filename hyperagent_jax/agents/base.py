@@ -66,10 +66,10 @@ class Config:
         priority_fraction: share of every batch that is drawn in proportion to the transitions' last errors,
             without weights in return: for environments with little randomness. What both leave is uniform.
         double_q: whether the online network selects the target's action.
-        n_step: rewards that a transition sums up before it bootstraps; more than one where frames are replayed only.
+        n_step: rewards that a transition sums up before it bootstraps; more than one for frames only.
         prior_regularization: beta of the penalty beta / |D| |theta|^2.
-        head_regularization: beta of the penalty beta / |D| times the mean square of the last layer's weights, of the
-            generated ones A xi + b where there is an index; the released code's form.
+        head_regularization: beta of the penalty beta / |D| times the mean square of the last layer's weights, of
+            the generated ones A xi + b where there is an index; the released code's form.
         gradient_penalty: factor of the squared norm of the gradient of the batch's mean Q-value.
     """
 
@@ -122,7 +122,7 @@ def make_torso(hidden_sizes: tuple[int, ...], spec: types.EnvironmentSpec) -> tu
     """A torso with layers of these widths and an example of the observations it takes."""
     if len(spec.observation_shape) == 3:  # pixels
         if len(hidden_sizes) != 1:
-            raise ValueError(f"hidden_sizes must be one width for pixels, behind the convolutions, got {hidden_sizes}")
+            raise ValueError(f"hidden_sizes must be one width for pixels, got {hidden_sizes}")
         return torsos.AtariConv(hidden_sizes[0]), jnp.zeros(spec.observation_shape, jnp.uint8)
     if spec.num_states is None:
         return torsos.Mlp(hidden_sizes), jnp.zeros(spec.observation_shape)
