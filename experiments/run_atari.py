@@ -156,7 +156,8 @@ def main() -> int:
         raise errors.UserError(f"unknown agent {FLAGS.agent!r}; for Atari there are {known}")
     protocol = config_lib.from_flags("protocol", atari.Protocol, _PROTOCOL, FLAGS)
     configs = _CONFIGS[FLAGS.preset]
-    config = atari.resolve(config_lib.from_flags(FLAGS.agent, configs[FLAGS.agent], configs, FLAGS), protocol)
+    config = config_lib.from_flags(FLAGS.agent, configs[FLAGS.agent], configs, FLAGS)
+    config = atari.resolve(FLAGS.agent, config, protocol)
     names = _chosen_games()
     seeds = range(FLAGS.seed, FLAGS.seed + FLAGS.num_seeds)
     tasks = [atari.Task(game, FLAGS.agent, config, protocol, seed, "") for game in names for seed in seeds]

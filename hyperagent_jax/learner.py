@@ -76,7 +76,7 @@ def make_learner(
     if isinstance(optimizer, optimizers.LazyAdam):
         if not loss.is_sum_over_transitions:
             raise ValueError(
-                "LazyAdam leaves rows without data alone, which a regulariser or gradient penalty does not: use Adam"
+                "LazyAdam leaves rows without data alone, which a regulariser or a penalty does not: use Adam"
             )
         params_like = jax.eval_shape(lambda: network.init(jax.random.key(0)).params)
         store = parameters.lazy_store(optimizer, target_period, params_like)
@@ -111,8 +111,8 @@ def make_learner(
             return with_regularizer(each, online), each
 
         def penalized_batch_loss(online):
-            # With g the gradient of the mean value, that of |g|^2 is twice the one of <g, v> at v = g held fixed, and
-            # <g, v> is the derivative of the mean value in the direction v. So one backward pass through one
+            # With g the gradient of the mean value, that of |g|^2 is twice the one of <g, v> at v = g held fixed,
+            # and <g, v> is the derivative of the mean value in the direction v. So one backward pass through one
             # forward derivative replaces the usual two backward passes, which take four times as long.
             def losses_and_value(online):
                 each, values = over_transitions(loss.apply_with_value, online)

@@ -204,7 +204,7 @@ def with_prior_regularization(loss: Loss, beta: float) -> Loss:
 def with_head_regularization(loss: Loss, network: epistemic.EpistemicNetwork, beta: float) -> Loss:
     """Adds beta / |D| times the mean square of the generated last-layer weights A xi + b, as the released code.
 
-    It samples xi; this is the expectation, c |A_i|^2 + b_i^2 in the mean over the weights i, where E[xi xi^T] = c I.
+    It samples xi; this is the expectation, c |A_i|^2 + b_i^2 in the mean over weights i, where E[xi xi^T] = c I.
     """
     if beta and not (network.is_linear and network.index.is_isotropic):
         raise ValueError("head_regularization needs a generated last layer: use prior_regularization")

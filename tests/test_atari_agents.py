@@ -33,8 +33,9 @@ def test_presets_are_the_tables():
             config = config_class()
             assert isinstance(config, agents.CONFIGS[name])
             common = dict(
-                hidden_sizes=(256,), batch_size=32, n_step=5, target_period=5, updates_per_step=1, min_replay=2_000,
-                replay_capacity=500_000, discount=0.99, adam_eps=1.5e-4, max_grad_norm=10.0, double_q=True,
+                hidden_sizes=(256,), batch_size=32, n_step=5, target_period=5, updates_per_step=1,
+                min_replay=2_000, replay_capacity=500_000,
+                discount=0.99, adam_eps=1.5e-4, max_grad_norm=10.0, double_q=True,
             )
             if name != "ddqn":
                 common |= dict(

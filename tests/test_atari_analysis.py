@@ -34,7 +34,7 @@ def test_tables_of_the_paper():
 
 
 def test_normalised_tables_are_near_the_papers_aggregates():
-    """The paper has a median of 1.07 and a mean of 1.97, which its own table gives too; its IQM over games and seeds
+    """The paper has a median of 1.07 and a mean of 1.97, and so has its own table; its IQM over games and seeds
     is 1.22, that of the table's averages over seeds is higher."""
     scores = atari.published_matrix("hyperagent", environment.GAMES_26)
     assert scores.shape == (26, 1)

@@ -171,7 +171,8 @@ def test_evaluator_plays_whole_games():
     runner = make_runner()
     evaluate = vector.make_evaluator(runner.agent)
     variables = runner.agent.learner.variables(runner.learner)
-    environment = fake_vector.FakeVector([[(3, fake_vector.OVER)], [(2, fake_vector.LIFE), (1, fake_vector.OVER)]], SHAPE)
+    scripts = [[(3, fake_vector.OVER)], [(2, fake_vector.LIFE), (1, fake_vector.OVER)]]
+    environment = fake_vector.FakeVector(scripts, SHAPE)
     scores = evaluate(variables, environment, 3, jax.random.key(0))
     # Games of frames 0 1 2 3 and 4 5 6 7 of environment 0, and of 0 1 2 | 3 4 of environment 1.
     assert scores == [10 * (2 + 3 + 4), 10 * (6 + 7 + 8), 10 * (2 + 3 + 5)]
@@ -216,8 +217,9 @@ def test_training_games_in_lock_step_with_envpool():
     game, num_steps = "Breakout", 400
     seed = int(np.random.SeedSequence((3, 1)).generate_state(1)[0]) % 2**31
     reference = envpool.make_gymnasium(
-        f"{game}-v5", num_envs=2, seed=seed, stack_num=4, frame_skip=4, gray_scale=True, img_height=84, img_width=84,
-        repeat_action_probability=0.0, reward_clip=True, episodic_life=True, max_episode_steps=27_000,
+        f"{game}-v5", num_envs=2, seed=seed, stack_num=4, frame_skip=4, gray_scale=True, img_height=84,
+        img_width=84, repeat_action_probability=0.0, reward_clip=True, episodic_life=True,
+        max_episode_steps=27_000,
     )
     environment = atari.Atari(game, 2, (3, 1), is_training=True)
     assert environment.spec == types.EnvironmentSpec(4, (84, 84, 4))
@@ -308,7 +310,7 @@ def test_evaluation_games_have_their_own_rewards_and_end_with_the_last_life():
 def test_a_recording_is_in_lock_step():
     environment = atari.Atari("Breakout", 1, (7,), is_training=False)
     screen = atari.Screen("Breakout", (7,))
-    for actions, step in play(environment, 60):
+    for actions, step in play(environment, 60):  # noqa: B007
         if actions is not None:
             screen.step(int(actions[0]))
     gray = screen.picture @ np.array([0.299, 0.587, 0.114])

@@ -214,7 +214,8 @@ def published_matrix(method: str, names: Sequence[str]) -> np.ndarray:
 
 def summary_rows(runs: Sequence[Run]) -> tuple[list[str], list[dict[str, object]]]:
     """Fields and rows of a table: statistics of every agent, and of the paper's methods in the same games."""
-    fields = ["method", "games", "seeds", *(f"{name}{end}" for name in STATISTICS for end in ("", "_low", "_high"))]
+    columns = [f"{name}{end}" for name in STATISTICS for end in ("", "_low", "_high")]
+    fields = ["method", "games", "seeds", *columns]
     rows = []
 
     def add(method, scores):

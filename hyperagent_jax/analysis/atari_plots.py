@@ -63,7 +63,8 @@ def curves(
             axis.yaxis.set_major_formatter(matplotlib.ticker.FuncFormatter(lambda y, _: f"{y:,.10g}"))
             axis.set(title=name, xlabel="interactions", ylabel="evaluation score")
             axis.set_xlim(left=0)
-        axes[0, 0].legend(loc="upper left", fontsize=10)
+        handles, labels = axes[0, 0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower left", ncols=max(1, len(handles)), fontsize=10)
         figure.suptitle(title, x=0.01, ha="left", fontsize="x-large", fontweight="bold")
         _save(figure, path)
 
@@ -143,8 +144,9 @@ def improvements(path: str | os.PathLike, title: str, values: Mapping[str, float
         numbers = [100 * value for _, value in ordered]
         axis.barh(range(len(ordered)), numbers, color=[_COLOURS[0] if x >= 0 else _COLOURS[1] for x in numbers])
         for i, number in enumerate(numbers):
-            axis.annotate(f"{number:+,.0f}%", (number, i), xytext=(4 if number >= 0 else -4, 0),
-                          textcoords="offset points", va="center", ha="left" if number >= 0 else "right", fontsize=8)
+            side, shift = ("left", 4) if number >= 0 else ("right", -4)
+            axis.annotate(f"{number:+,.0f}%", (number, i), xytext=(shift, 0), textcoords="offset points",
+                          va="center", ha=side, fontsize=8)
         axis.set_yticks(range(len(ordered)), [name for name, _ in ordered])
         axis.axvline(0, color="0.3", linewidth=1)
         axis.margins(x=0.15, y=0.01)
@@ -158,16 +160,17 @@ def improvements(path: str | os.PathLike, title: str, values: Mapping[str, float
 
 
 def data_against_parameters(path: str | os.PathLike, title: str, methods: Sequence[atari.Efficiency]) -> None:
-    """Draws the interactions that methods need for an IQM of 1 against their parameters, with the sources below."""
+    """Draws the interactions that methods need for an IQM of 1 against their parameters, and the sources."""
     with plt.rc_context(_STYLE):
         figure, axis = plt.subplots(figsize=(9.0, 6.2), layout="constrained")
         for number, (method, colour) in enumerate(zip(methods, _COLOURS * len(methods), strict=False), start=1):
             marker = "*" if number == 1 else "o" if method.reaches_human else "x"
-            axis.scatter(method.params, method.interactions, s=260 if number == 1 else 90, marker=marker, color=colour,
-                         zorder=3)
+            size = 260 if number == 1 else 90
+            axis.scatter(method.params, method.interactions, s=size, marker=marker, color=colour, zorder=3)
             text = f"{method.method} [{number}]" + ("" if method.reaches_human else "\n(below IQM 1)")
-            axis.annotate(text, (method.params, method.interactions), xytext=(11, 5), textcoords="offset points",
-                          fontsize=10)
+            place, side = ((0, -22), "center") if number == 1 else ((11, 5), "left")
+            axis.annotate(text, (method.params, method.interactions), xytext=place, textcoords="offset points",
+                          ha=side, fontsize=10)
         axis.set(xscale="log", yscale="log", xlabel="parameters", ylabel="interactions to an IQM of 1")
         axis.set_xlim(5e5, 6e7)
         axis.set_ylim(5e4, 3e7)

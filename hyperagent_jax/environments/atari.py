@@ -14,9 +14,9 @@ GAMES_26 = (
 )
 GAMES_55 = tuple(sorted((
     *GAMES_26, "Asteroids", "Atlantis", "BeamRider", "Berzerk", "Bowling", "Centipede", "Defender", "DoubleDunk",
-    "Enduro", "FishingDerby", "Gravitar", "IceHockey", "NameThisGame", "Phoenix", "Pitfall", "Riverraid", "Robotank",
-    "Skiing", "Solaris", "SpaceInvaders", "StarGunner", "Tennis", "TimePilot", "Tutankham", "Venture", "VideoPinball",
-    "WizardOfWor", "YarsRevenge", "Zaxxon",
+    "Enduro", "FishingDerby", "Gravitar", "IceHockey", "NameThisGame", "Phoenix", "Pitfall", "Riverraid",
+    "Robotank", "Skiing", "Solaris", "SpaceInvaders", "StarGunner", "Tennis", "TimePilot", "Tutankham", "Venture",
+    "VideoPinball", "WizardOfWor", "YarsRevenge", "Zaxxon",
 )))
 GAME_SETS = {"all26": GAMES_26, "all55": GAMES_55}
 

@@ -46,6 +46,17 @@ class Settings(NamedTuple):
     recent_fraction: float = 0.0
     priority_fraction: float = 0.0
 
+    def check(self) -> None:
+        """Raises ValueError unless a replay can have these settings."""
+        ring.check_settings(self.capacity, self.recent_fraction, self.priority_fraction)
+        if not 1 <= self.n_step < 256:
+            raise ValueError(f"n_step must be between 1 and 255, got {self.n_step}")
+        if self.capacity < self.num_envs:
+            raise ValueError(
+                f"a replay of {self.num_envs} environments needs at least as many transitions, got "
+                f"replay_capacity={self.capacity}"
+            )
+
     @property
     def num_rows(self) -> int:
         """Rows per environment: those of the transitions, and what the first and the last of them need beyond."""
@@ -103,14 +114,7 @@ class FrameReplay:
     """The replay. One thread uses it; batches asked for ahead are gathered by another."""
 
     def __init__(self, settings: Settings):
-        ring.check_settings(settings.capacity, settings.recent_fraction, settings.priority_fraction)
-        if not 1 <= settings.n_step < 256:
-            raise ValueError(f"n_step must be between 1 and 255, got {settings.n_step}")
-        if settings.capacity < settings.num_envs:
-            raise ValueError(
-                f"a replay of {settings.num_envs} environments needs at least as many transitions, got "
-                f"replay_capacity={settings.capacity}"
-            )
+        settings.check()
         self.settings = settings
         # Memory of zeros is taken page by page as it is written.
         self._arrays = {name: np.zeros(shape, kind) for name, (shape, kind) in settings.arrays().items()}

@@ -18,8 +18,8 @@ from hyperagent_jax.runners import deep_sea
 from hyperagent_jax.runners import vector
 
 RESULT_FIELDS = (
-    "game", "agent", "seed", "score", "score_std", "episodes", "best_interactions", "best_eval_score", "interactions",
-    "games", "num_params", "train_seconds", "interactions_per_second", "error",
+    "game", "agent", "seed", "score", "score_std", "episodes", "best_interactions", "best_eval_score",
+    "interactions", "games", "num_params", "train_seconds", "interactions_per_second", "error",
 )
 CURVE_FIELDS = ("game", "seed", "interactions", "games", "train_score", "eval_score", "loss", "seconds")
 # Games played side by side in an evaluation.
@@ -37,8 +37,8 @@ class Protocol:
     Attributes:
         steps: interactions; each is four frames.
         num_envs: games played side by side in training.
-        asynchronous: whether learning goes on as soon as half of the games have answered, instead of all; such a run
-            depends on what is faster and cannot be resumed exactly.
+        asynchronous: whether learning goes on as soon as half of the games have answered, instead of all; such a
+            run depends on what is faster and cannot be resumed exactly.
         eval_every: interactions between evaluations.
         eval_episodes: games per evaluation, with their own scores, to the end.
         final_eval_episodes: games that the best parameters play in the end.
@@ -105,10 +105,14 @@ class Task:
         }
 
 
-def resolve(config: Any, protocol: Protocol) -> Any:
-    """The config as it will run: a replay longer than the whole run would be is cut to it."""
+def resolve(agent: str, config: Any, protocol: Protocol) -> Any:
+    """An agent's config as it will run: a replay longer than the whole run would be is cut to it.
+
+    Its class is the agent's own, which other processes can import, whatever the preset it came from.
+    """
+    settings = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
     longest = max(protocol.steps, protocol.num_envs)
-    return dataclasses.replace(config, replay_capacity=min(config.replay_capacity, longest))
+    return agents.CONFIGS[agent](**{**settings, "replay_capacity": min(config.replay_capacity, longest)})
 
 
 def make_agent(task: Task) -> agents.Agent:
@@ -122,9 +126,17 @@ def make_agent(task: Task) -> agents.Agent:
 
 
 def num_bytes(task: Task) -> dict[str, int]:
-    """Memory the run will take beside that of the program itself, before any of it is allocated."""
+    """Memory the run will take beside that of the program itself, before any of it is allocated.
+
+    Refuses a replay that cannot be.
+    """
     agent = make_agent(task)
-    replay = vector.replay_settings(agent, task.protocol.num_envs, atari.STACK_SHAPE).num_bytes()
+    settings = vector.replay_settings(agent, task.protocol.num_envs, atari.STACK_SHAPE)
+    try:
+        settings.check()
+    except ValueError as error:
+        raise errors.UserError(str(error)) from error
+    replay = settings.num_bytes()
     learner = jax.eval_shape(agent.learner.init, jax.random.key(0))
     state = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(learner))
     return {"replay": replay, "learner": state, "total": replay + state}
@@ -137,17 +149,14 @@ def _environment(task: Task, purpose: int, number: int, num_envs: int, **setting
 
 
 def make_runner(task: Task, restarts: int = 0) -> vector.VectorRunner:
-    """Makes the environments, the agent and its replay; `restarts` counts how often asynchronous ones began anew."""
+    """Makes environments, agent and replay; `restarts` counts how often asynchronous games began anew."""
     protocol = task.protocol
     agent = make_agent(task)
     batch_size = -(-protocol.num_envs // 2) if protocol.asynchronous else None
     environment = _environment(
         task, _TRAINING, restarts, protocol.num_envs, is_training=True, batch_size=batch_size
     )
-    try:
-        return vector.VectorRunner(agent, environment, task.seed)
-    except ValueError as error:
-        raise errors.UserError(str(error)) from error
+    return vector.VectorRunner(agent, environment, task.seed)
 
 
 def run_task(task: Task, report: Callable[[Any], None], should_stop: Callable[[], bool]) -> None:
@@ -169,13 +178,16 @@ class _Run:
     def __init__(self, task: Task, report, should_stop):
         self.task, self.report, self.should_stop = task, report, should_stop
         self.facts: dict[str, Any] = {
-            "identity": task.identity(), "train_seconds": 0.0, "curve": [], "best": None, "restarts": 0, "runner": {},
+            "identity": task.identity(), "train_seconds": 0.0, "curve": [], "best": None, "restarts": 0,
+            "runner": {},
         }
         resumed = pathlib.Path(task.checkpoint).exists()
         if resumed:
             self.facts = checkpoint.load_facts(task.checkpoint)
             if self.facts.get("identity") != task.identity():
-                raise errors.UserError(f"checkpoint {task.checkpoint} was made with another configuration: delete it")
+                raise errors.UserError(
+                    f"checkpoint {task.checkpoint} was made with another configuration: delete it"
+                )
             self.facts["restarts"] += task.protocol.asynchronous
         self.runner = make_runner(task, self.facts["restarts"])
         self.evaluate = vector.make_evaluator(self.runner.agent, task.protocol.eval_epsilon)

@@ -1,12 +1,12 @@
 """Many environments outside JAX, such as envpool's: they step while the learner updates.
 
-One round is: choose the actions of all environments that wait for one, send them, put what was seen into the replay,
-start the updates that are due, choose the batches of the next ones, and receive. JAX starts an update and returns at
-once, envpool steps in threads of its own, and batches are gathered by another thread, so on several cores a round
-takes hardly longer than its updates.
+One round is: choose the actions of all environments that wait for one, send them, put what was seen into the
+replay, start the updates that are due, choose the batches of the next ones, and receive. JAX starts an update and
+returns at once, envpool steps in threads of its own, and batches are gathered by another thread, so on several
+cores a round takes hardly longer than its updates.
 
-What happens is determined by the seed alone: batches are chosen at fixed points of a round, never by who is faster.
-(Asynchronous environments are the exception: there the fastest come first.)
+What happens is determined by the seed alone: batches are chosen at fixed points of a round, never by who is
+faster. (Asynchronous environments are the exception: there the fastest come first.)
 """
 
 from collections.abc import Callable
@@ -149,8 +149,8 @@ class VectorRunner:
             self._log.append(actions.astype(np.uint8))
         self.rounds += 1
         self.replay.add(frames_lib.Rows(
-            step.env_ids, step.observations, step.is_first, step.rewards, step.terminated, step.last, actions, priors,
-            perturbations,
+            step.env_ids, step.observations, step.is_first, step.rewards, step.terminated, step.last, actions,
+            priors, perturbations,
         ))
         self._learn()
         # What was sent to an environment whose episode has ended is not an interaction.
@@ -223,15 +223,15 @@ class VectorRunner:
         losses = np.array([losses for _, losses in self._priorities], np.float32).reshape(-1, batch_size)
         return {
             "learner": self.learner, "indices": self._indices, "loss": self._loss, "replay": self.replay.state(),
-            "log": np.array(self._log, np.uint8).reshape(-1, self.environment.num_envs), "step": self._step._asdict(),
-            "slots": slots, "losses": losses,
+            "log": np.array(self._log, np.uint8).reshape(-1, self.environment.num_envs),
+            "step": self._step._asdict(), "slots": slots, "losses": losses,
         }
 
     def restore(self, facts: dict[str, Any], load: Callable[[Any], Any]) -> None:
         """Goes on where another runner was.
 
-        An emulator's state cannot be saved, but it follows from its seed and the actions it was given, so those are
-        given again, at the speed of the bare environments. Asynchronous environments begin anew.
+        An emulator's state cannot be saved, but it follows from its seed and the actions it was given, so those
+        are given again, at the speed of the bare environments. Asynchronous environments begin anew.
 
         Args:
             facts: its `facts`.
@@ -277,10 +277,10 @@ class VectorRunner:
 
 
 def make_evaluator(agent: agents_base.Agent, epsilon: float = 0.0):
-    """Makes evaluate(variables, environment, num_episodes, key, should_stop) -> scores or None when stopped.
+    """Makes evaluate(variables, environment, num_episodes, key, should_stop, on_step) -> scores, None if stopped.
 
-    Every game has its own index, drawn at its start. Each environment plays the same number of games or one less, so
-    short games do not count more often than long ones.
+    Every game has its own index, drawn at its start. Each environment plays the same number of games or one less,
+    so short games do not count more often than long ones.
 
     Args:
         agent: the agent.
@@ -298,7 +298,9 @@ def make_evaluator(agent: agents_base.Agent, epsilon: float = 0.0):
         is_random = noise.explore < epsilon
         return indices, jnp.where(is_random, jax.vmap(actor_lib.random_action)(noise), greedy)
 
-    def evaluate(variables, environment, num_episodes, key, should_stop=lambda: False, on_step=lambda action: None):
+    def evaluate(
+        variables, environment, num_episodes, key, should_stop=lambda: False, on_step=lambda actions: None
+    ):
         num_envs = environment.num_envs
         wanted = num_episodes // num_envs + (np.arange(num_envs) < num_episodes % num_envs)
         scores: list[list[float]] = [[] for _ in range(num_envs)]
