@@ -43,10 +43,6 @@ config_lib.define_flags(_CONFIGS["paper"])
 flags.adopt_module_key_flags(common)  # so that --help lists them
 flags.adopt_module_key_flags(config_lib)
 
-# Memory of a process without replay and learner: libraries, emulators and compiled programs.
-_PROGRAM_BYTES = 800_000_000
-
-
 def _run_task(task: atari.Task, report, should_stop) -> None:
     common.use_compilation_cache()
     atari.run_task(task, lambda event: report((task, event)), should_stop)
@@ -130,7 +126,7 @@ def _require_memory(task: atari.Task, num_processes: int) -> dict[str, int]:
     needed = atari.num_bytes(task)
     what = f"{num_processes} run(s) at a time" if num_processes > 1 else "the run"
     memory.require(
-        num_processes * (needed["total"] + _PROGRAM_BYTES), what,
+        num_processes * (needed["total"] + atari.PROGRAM_BYTES), what,
         f"lower --replay_capacity (now {task.config.replay_capacity:,}) or --num_workers (now {num_processes})",
     )
     return needed

@@ -27,6 +27,8 @@ _EVALUATED_TOGETHER = 10
 _SECONDS_BETWEEN_REPORTS = 2.0
 # A recording shows at most this many steps of a game, two minutes of it.
 _RECORDED_STEPS = 1_800
+# Memory of a process without replay and learner: libraries, emulators and compiled programs.
+PROGRAM_BYTES = 800_000_000
 _TRAINING, _EVALUATION, _FINAL, _RECORDING = range(4)
 
 
