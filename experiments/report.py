@@ -25,17 +25,6 @@ flags.DEFINE_string("out", "logs/report", "Folder for report.html, the pictures,
 flags.DEFINE_string("title", "Episodes to learn on DeepSea", "Heading of the page.")
 
 
-def _plots():
-    """The drawing functions, as a module that may be missing."""
-    try:
-        from hyperagent_jax.analysis import plots
-    except ImportError as error:
-        raise errors.UserError(
-            "matplotlib is not installed, which draws the figures: pip install 'hyperagent_jax[sweep]'"
-        ) from error
-    return plots
-
-
 def _picture(path: pathlib.Path, alt: str, draw) -> document.Picture:
     """Draws for screens, to a file, and for phones."""
     versions = []
@@ -50,7 +39,7 @@ def _picture(path: pathlib.Path, alt: str, draw) -> document.Picture:
 def main() -> int:
     if not FLAGS.results:
         raise errors.UserError("give the results to draw: --results=<results.csv or folder>,...")
-    plots = _plots()
+    plots = common.drawing_functions("plots")
     runs, sources = runs_lib.read(FLAGS.results)
     groups = solve_times.group(runs)
     out = pathlib.Path(FLAGS.out)

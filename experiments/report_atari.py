@@ -20,17 +20,6 @@ flags.DEFINE_list("results", [], "Files results.csv, or folders that hold one, o
 flags.DEFINE_string("out", "logs/atari_report", "Folder for the pictures and summary.csv.")
 
 
-def _plots():
-    """The drawing functions, as a module that may be missing."""
-    try:
-        from hyperagent_jax.analysis import atari_plots
-    except ImportError as error:
-        raise errors.UserError(
-            "matplotlib is not installed, which draws the figures: pip install 'hyperagent_jax[sweep]'"
-        ) from error
-    return atari_plots
-
-
 def _curves(runs: list[atari.Run]) -> dict[str, list[dict[str, str]]]:
     """Rows of the curve.csv beside every results.csv, by agent."""
     lines: dict[str, list[dict[str, str]]] = {}
@@ -46,7 +35,7 @@ def _curves(runs: list[atari.Run]) -> dict[str, list[dict[str, str]]]:
 def main() -> int:
     if not FLAGS.results:
         raise errors.UserError("give the results to draw: --results=<results.csv or folder>,...")
-    plots = _plots()
+    plots = common.drawing_functions("atari_plots")
     runs = atari.read(FLAGS.results)
     agents = list(dict.fromkeys(run.agent for run in runs))
     names = sorted({run.game for run in runs})

@@ -114,13 +114,13 @@ def make_learner(
         def penalized_batch_loss(online):
             # With g the gradient of the mean value, that of |g|^2 is twice the one of <g, v> at v = g held fixed,
             # and <g, v> is the derivative of the mean value in the direction v. So one backward pass through one
-            # forward derivative replaces the usual two backward passes, which take four times as long. With half of
-            # the factor on either side, XLA finds that both passes back through the value are the same.
-            half = math.sqrt(2 * loss.gradient_penalty)
+            # forward derivative replaces two backward passes, which take four times as long. With a root
+            # of the factor on either side, XLA finds that both passes back through the value are the same.
+            root = math.sqrt(2 * loss.gradient_penalty)
 
             def losses_and_value(online):
                 each, values = over_transitions(loss.apply_with_value, online)
-                return each, half * jnp.mean(values)
+                return each, root * jnp.mean(values)
 
             direction = jax.lax.stop_gradient(jax.grad(lambda x: losses_and_value(x)[1])(online))
             (each, _), (_, slope) = jax.jvp(losses_and_value, (online,), (direction,))
