@@ -307,9 +307,24 @@ def test_evaluation_games_have_their_own_rewards_and_end_with_the_last_life():
     environment.close()
 
 
-def test_a_recording_is_in_lock_step():
-    environment = atari.Atari("Breakout", 1, (7,), is_training=False)
-    screen = atari.Screen("Breakout", (7,))
+@pytest.mark.parametrize("fires", [True, False])
+def test_evaluation_games_go_on_after_a_lost_life(fires):
+    """Who does nothing loses all five lives if the game fires for him, and waits for ever if not."""
+    environment = atari.Atari("Breakout", 2, (1,), is_training=False, fires_after_life=fires)
+    step, lengths = environment.reset(), []
+    for t in range(1, 400):
+        environment.send(np.zeros(2, int), step.env_ids)
+        step = environment.recv()
+        np.testing.assert_array_equal(step.last, step.game_over)
+        lengths += [t] * int(step.game_over.sum())
+    assert (len(lengths) >= 4 and 100 < lengths[0] < 200) if fires else not lengths
+    environment.close()
+
+
+@pytest.mark.parametrize("fires", [True, False])
+def test_a_recording_is_in_lock_step(fires):
+    environment = atari.Atari("Breakout", 1, (7,), is_training=False, fires_after_life=fires)
+    screen = atari.Screen("Breakout", (7,), fires_after_life=fires)
     for actions, step in play(environment, 60):  # noqa: B007
         if actions is not None:
             screen.step(int(actions[0]))

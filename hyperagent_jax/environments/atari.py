@@ -74,6 +74,7 @@ class Atari(base.VectorEnvironment):
         seed: tuple[int, ...],
         *,
         is_training: bool,
+        fires_after_life: bool = True,
         max_frames: int = MAX_FRAMES,
         batch_size: int | None = None,
     ):
@@ -84,6 +85,8 @@ class Atari(base.VectorEnvironment):
             num_envs: how many.
             seed: numbers that determine all of them.
             is_training: whether rewards are clipped to [-1, 1] and a lost life ends an episode.
+            fires_after_life: whether a game that goes on after a lost life does so with no-ops and FIRE, as it
+                begins; in training it always does.
             max_frames: a game is truncated after this many frames.
             batch_size: number of games that `recv` waits for; all of them (synchronous) by default.
         """
@@ -92,8 +95,9 @@ class Atari(base.VectorEnvironment):
         self.batch_size = batch_size or num_envs
         self._pool = _make(
             game, num_envs, seed, max_frames, batch_size=self.batch_size, reward_clip=is_training,
-            episodic_life=is_training,
+            episodic_life=is_training or fires_after_life,
         )
+        self._is_training = is_training
         self.spec = types.EnvironmentSpec(int(self._pool.action_space.n), (*STACK_SHAPE[1:], STACK_SHAPE[0]))
         self._was_last = np.ones(num_envs, bool)
 
@@ -110,12 +114,13 @@ class Atari(base.VectorEnvironment):
         env_ids = np.asarray(info["env_id"])
         # The step after an end ignores its action and shows the next start: it is no transition.
         is_first = self._was_last[env_ids]
-        last = (terminated | truncated) & ~is_first
+        game_over = (info["terminated"] != 0) | truncated
+        last = (terminated | truncated if self._is_training else game_over) & ~is_first
         self._was_last[env_ids] = last
         return base.VectorStep(
             env_ids, observations, is_first, np.where(is_first, 0.0, rewards).astype(np.float32),
             np.where(is_first, 0.0, info["reward"]).astype(np.float64), terminated & last, last,
-            last & ((info["terminated"] != 0) | truncated),
+            last & game_over,
         )
 
     def close(self) -> None:
@@ -125,10 +130,12 @@ class Atari(base.VectorEnvironment):
 class Screen:
     """One game in colour, in lock-step with the only game of an `Atari` that was made for evaluation."""
 
-    def __init__(self, game: str, seed: tuple[int, ...], max_frames: int = MAX_FRAMES):
+    def __init__(
+        self, game: str, seed: tuple[int, ...], *, fires_after_life: bool = True, max_frames: int = MAX_FRAMES
+    ):
         self._pool = _make(
-            game, 1, seed, max_frames, reward_clip=False, episodic_life=False, gray_scale=False, stack_num=1,
-            img_height=210, img_width=160,
+            game, 1, seed, max_frames, reward_clip=False, episodic_life=fires_after_life, gray_scale=False,
+            stack_num=1, img_height=210, img_width=160,
         )
         self.picture = self._picture(self._pool.reset()[0])
 

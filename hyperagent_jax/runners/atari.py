@@ -45,6 +45,8 @@ class Protocol:
         eval_episodes: games per evaluation, with their own scores, to the end.
         final_eval_episodes: games that the best parameters play in the end.
         eval_epsilon: chance of a random action in evaluations, lest a game wait for one for ever.
+        eval_fire: whether games of evaluations go on after a lost life as in training, with no-ops, and with FIRE
+            where the game waits for it. Agents that are trained so never learn to press it.
         max_frames: a game is cut after this many frames.
     """
 
@@ -55,6 +57,7 @@ class Protocol:
     eval_episodes: int = 10
     final_eval_episodes: int = 200
     eval_epsilon: float = 0.001
+    eval_fire: bool = True
     max_frames: int = atari.MAX_FRAMES
 
     def __post_init__(self):
@@ -146,7 +149,8 @@ def num_bytes(task: Task) -> dict[str, int]:
 
 def _environment(task: Task, purpose: int, number: int, num_envs: int, **settings) -> atari.Atari:
     return atari.Atari(
-        task.game, num_envs, (task.seed, purpose, number), max_frames=task.protocol.max_frames, **settings
+        task.game, num_envs, (task.seed, purpose, number), fires_after_life=task.protocol.eval_fire,
+        max_frames=task.protocol.max_frames, **settings
     )
 
 
@@ -316,7 +320,9 @@ class _Run:
         task, number = self.task, self.runner.interactions
         seed = (task.seed, _RECORDING, number)
         environment = _environment(task, _RECORDING, number, 1, is_training=False)
-        screen = atari.Screen(task.game, seed, task.protocol.max_frames)
+        screen = atari.Screen(
+            task.game, seed, fires_after_life=task.protocol.eval_fire, max_frames=task.protocol.max_frames
+        )
         pictures = [screen.picture]
 
         def on_step(actions):
