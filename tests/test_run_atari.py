@@ -158,6 +158,32 @@ def test_checkpoints_of_another_configuration_are_refused(tmp_path):
         atari.run_task(other, lambda event: None, lambda: True)
 
 
+def test_stopped_in_the_last_evaluation(tmp_path, monkeypatch):
+    """It is made up for: the rows are those of an unbroken run."""
+    play = atari._Run.play
+
+    def stop_at_the_end(self, variables, purpose, num_episodes):
+        return None if self.runner.interactions >= 60 else play(self, variables, purpose, num_episodes)
+
+    events = []
+    task = make_task(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(atari._Run, "play", stop_at_the_end)
+        atari.run_task(task, events.append, lambda: False)
+    assert [event[0] for event in events if event[0] != "progress"] == ["curve"]
+    atari.run_task(task, events.append, lambda: False)
+    unbroken = []
+    folder = tmp_path / "unbroken"
+    atari.run_task(make_task(folder), unbroken.append, lambda: False)
+
+    def rows(events):
+        rows = [row for kind, row in events if kind in ("curve", "result")]
+        return [{k: v for k, v in row.items() if "second" not in k} for row in rows]
+
+    assert [kind for kind, _ in unbroken if kind != "progress"] == ["curve", "curve", "result", "finished"]
+    assert rows(events)[1:] == rows(unbroken)
+
+
 def test_memory_is_checked_before_it_is_taken(monkeypatch):
     monkeypatch.setattr(memory, "available_bytes", lambda: 3_000_000_000)
     memory.require(2_999_999_999, "the run", "do less")

@@ -208,7 +208,8 @@ class _Run:
 
     def go(self) -> None:
         runner, protocol = self.runner, self.task.protocol
-        while runner.interactions < protocol.steps:
+        # By evaluations, not interactions: the last one may have been interrupted.
+        while len(self.facts["curve"]) < -(-protocol.steps // protocol.eval_every):
             begin = time.perf_counter()
             target = min(self.next_evaluation(), protocol.steps)
             while runner.interactions < target and not self.should_stop():
