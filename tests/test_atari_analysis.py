@@ -1,6 +1,9 @@
 """Tests of the statistics of Atari scores, with the paper's tables and with fixed numbers."""
 
 import csv
+import pathlib
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -12,7 +15,7 @@ from hyperagent_jax.analysis import video
 from hyperagent_jax.environments import atari as environment
 
 # Sums of the columns of both printed tables.
-HUMAN, SCORES = (319_191.7, 274_493.3), (301_356.8, 914_592.1)
+HUMAN, SCORES = (319_191.7, 282_542.3), (301_356.8, 920_508.5)
 MATRIX = np.array([[0.1, 0.9, 2.0, 0.4], [1.5, 0.2, 0.3, 7.0], [-0.5, 0.0, 0.8, 1.1]])
 
 
@@ -147,3 +150,37 @@ def test_gif(tmp_path):
         assert image.size == (320, 420) and image.n_frames == 3
         image.seek(2)
         assert np.abs(np.asarray(image.convert("RGB")).astype(int) - 200).max() < 3
+
+
+def test_report_as_a_user_makes_it(tmp_path):
+    script = pathlib.Path(__file__).parent.parent / "experiments" / "report_atari.py"
+
+    def report(*arguments):
+        return subprocess.run(
+            [sys.executable, str(script), *arguments], capture_output=True, text=True, timeout=120, check=False
+        )
+
+    for agent, share in (("hyperagent", 1.0), ("ddqn", 0.5)):
+        (tmp_path / agent).mkdir()
+        write_results(tmp_path / agent / "results.csv", [
+            {"game": game.name, "agent": agent, "seed": seed, "interactions": 9, "num_params": 888_736,
+             "score": game.random + share * (game.human - game.random)}
+            for game in (atari.games()["Pong"], atari.games()["Krull"]) for seed in range(2)
+        ])
+        curve = [f"{name},{seed},{k},{k}" for name in ("Pong", "Krull") for seed in range(2) for k in (1, 2)]
+        text = "\n".join(["game,seed,interactions,eval_score", *curve])
+        (tmp_path / agent / "curve.csv").write_text(text + "\n")
+    out = tmp_path / "out"
+    done = report(f"--results={tmp_path / 'hyperagent'},{tmp_path / 'ddqn' / 'results.csv'}", f"--out={out}")
+    assert done.returncode == 0, done.stderr
+    assert "| hyperagent | 2 | 2 | 1.0 | 1.0 | 1.0 |" in done.stdout
+    assert "| ddqn | 2 | 2 | 0.5 | 0.5 | 0.5 |" in done.stdout
+    pictures = {path.name for path in out.glob("*.png")}
+    assert {"aggregates.png", "profiles.png", "curves.png", "data_and_parameters.png"} < pictures
+    assert {"hyperagent_over_ddqn.png", "ddqn_over_hyperagent.png", "ddqn_over_rainbow.png"} < pictures
+    with open(out / "summary.csv") as f:
+        assert [row["method"] for row in csv.DictReader(f)][:2] == ["hyperagent", "ddqn"]
+    for places, message in (("", "give the results to draw"), (str(tmp_path / "no"), "there is no")):
+        done = report(f"--results={places}")
+        assert done.returncode == 2 and done.stderr.startswith(f"error: {message}")
+        assert len(done.stderr.strip().splitlines()) == 1
