@@ -4,16 +4,19 @@ Machines differ and are noisy, so the numbers to look at are the ratios: `of_lim
 sequence of the update's matrix products plus the time memory needs for the optimiser's bytes, divided by the
 time of a whole step (acting, environment, replay, random numbers, update). `recompile_seconds` is the second
 start of the same program, with the compilation cache. The limit is HyperAgent's; other agents have none here.
+With --benchmark=atari it measures Atari instead (see bench_atari.py).
 """
 
 import dataclasses
 import itertools
+import os
 import tempfile
 import time
 
 import common  # isort: skip  (sets the environment that jax reads)
 
 from absl import flags
+import bench_atari
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -24,6 +27,7 @@ from hyperagent_jax import results
 from hyperagent_jax.runners import deep_sea
 
 FLAGS = flags.FLAGS
+flags.DEFINE_enum("benchmark", "deepsea", ["deepsea", "atari"], "What to measure.")
 flags.DEFINE_list("sizes", ["20", "60", "120"], "Sizes of DeepSea.")
 flags.DEFINE_list("seeds", ["1", "10"], "Numbers of seeds vmapped together.")
 flags.DEFINE_list("agents", ["hyperagent"], f"Agents: {', '.join(agents.CONFIGS)}.")
@@ -177,9 +181,14 @@ def main() -> int:
     if FLAGS.logdir:
         configs = {name: dataclasses.asdict(agents.CONFIGS[name]()) for name in FLAGS.agents}
         identity = {"experiment": "bench", "configs": configs}
+        if FLAGS.benchmark == "atari":
+            identity = bench_atari.identity()
         directory = results.RunDirectory(FLAGS.logdir, identity, resume=False, overwrite=FLAGS.overwrite)
     machine = results.provenance()["machine"]
-    print(f"{machine['processor']}, one thread of {machine['cores']} cores, jax {jax.__version__}\n")
+    threads = os.environ["NPROC"]
+    print(f"{machine['processor']}, {threads} thread(s) of {machine['cores']} cores, jax {jax.__version__}\n")
+    if FLAGS.benchmark == "atari":
+        return bench_atari.main(directory)
     print("| " + " | ".join(FIELDS) + " |\n" + "|---" * len(FIELDS) + "|")
     kinds = [(name, loss) for name in FLAGS.agents for loss in (FLAGS.losses if name == "hyperagent" else [""])]
     for size, (name, loss), num_seeds in itertools.product(sizes, kinds, numbers_of_seeds):

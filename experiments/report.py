@@ -6,7 +6,6 @@ Results of run_deepsea.py and sweep.py become the paper's figures of episodes to
 one per agent, or of anybody's bsuite csv files, become scores and bsuite's figures.
 """
 
-import importlib
 import io
 import math
 import os
@@ -29,19 +28,6 @@ flags.DEFINE_list("results", [], "Files results.csv, or folders that hold one, o
                   "folders of run_bsuite.py, one per agent.")
 flags.DEFINE_string("out", "logs/report", "Folder for report.html, the pictures and the tables as csv.")
 flags.DEFINE_string("title", None, "Heading of the page; default: what was run.")
-
-
-def _drawing(name: str):
-    """A module of drawing functions, whose library may be missing."""
-    try:
-        return importlib.import_module(f"hyperagent_jax.analysis.{name}")
-    except ImportError as error:
-        library = (error.name or "").partition(".")[0]
-        extra = "bsuite" if library in ("pandas", "bsuite") else "sweep"
-        raise errors.UserError(
-            f"{library or 'matplotlib'} is not installed, which draws the figures: pip install "
-            f"'hyperagent_jax[{extra}]'"
-        ) from error
 
 
 def _picture(path: pathlib.Path, alt: str, draw) -> document.Picture:
@@ -80,7 +66,7 @@ def main() -> int:
 
 def _deep_sea(out: pathlib.Path) -> tuple[str, str]:
     """Draws runs of run_deepsea.py and sweep.py; returns the page and a line about it."""
-    plots = _drawing("plots")
+    plots = common.drawing_functions("plots")
     runs, sources = runs_lib.read(FLAGS.results)
     groups = solve_times.group(runs)
     out.mkdir(parents=True, exist_ok=True)
@@ -109,7 +95,7 @@ def _deep_sea(out: pathlib.Path) -> tuple[str, str]:
 
 def _bsuite(out: pathlib.Path, folders: list[pathlib.Path]) -> tuple[str, str]:
     """Scores and draws runs of run_bsuite.py; returns the page and a line about it."""
-    plots = _drawing("bsuite_plots")
+    plots = common.drawing_functions("bsuite_plots")
     from hyperagent_jax.analysis import bsuite_page
     from hyperagent_jax.analysis import bsuite_scores
 

@@ -75,10 +75,11 @@ def load(path: str | os.PathLike, like: Any) -> Any:
 
     Args:
         path: the file.
-        like: a pytree of arrays of the same structure, shapes and types.
+        like: a pytree of arrays of the same structure, shapes and types. Its numpy arrays are filled in place, one
+            after the other, so that large ones are in memory once only.
 
     Returns:
-        The tree, on the default device.
+        The tree: numpy arrays where `like` has them, the others on the default device.
     """
     with _open(path) as arrays:
         expected = _named_leaves(like)
@@ -90,7 +91,7 @@ def load(path: str | os.PathLike, like: Any) -> Any:
             )
 
         def restore(name, leaf):
-            array = jnp.asarray(arrays[name])
+            array = arrays[name] if isinstance(leaf, np.ndarray) else jnp.asarray(arrays[name])
             if _is_key(leaf):
                 array = jax.random.wrap_key_data(array, impl=jax.random.key_impl(leaf))
             if array.shape != leaf.shape or array.dtype != leaf.dtype:
@@ -98,6 +99,9 @@ def load(path: str | os.PathLike, like: Any) -> Any:
                     f"checkpoint {path} is of another configuration: {name} is {array.dtype}{list(array.shape)}, "
                     f"not {leaf.dtype}{list(leaf.shape)}"
                 )
+            if isinstance(leaf, np.ndarray):
+                leaf[...] = array
+                return leaf
             return array
 
         leaves = [restore(name, leaf) for name, leaf in expected.items()]

@@ -36,11 +36,21 @@ class Loss(NamedTuple):
         apply: maps (params, target_params, transition, prior_tm1, prior_t, noise) of one transition to
             its scalar loss.
         regularizer: maps (params, replay_size) to a scalar, added once per batch; or None.
+        apply_with_value: like `apply`, but to (loss, Q-value of the action taken, its mean over the indices of the
+            loss); what a gradient penalty needs.
+        gradient_penalty: factor of the squared norm of the gradient of the batch's mean of those values.
     """
 
     draw: Callable[[types.PRNGKey, int], LossNoise]
     apply: Callable[..., types.Array]
     regularizer: Callable[[types.Params, types.Array], types.Array] | None = None
+    apply_with_value: Callable[..., tuple[types.Array, types.Array]] | None = None
+    gradient_penalty: float = 0.0
+
+    @property
+    def is_sum_over_transitions(self) -> bool:
+        """Whether a parameter that no transition of a batch depends on gets no gradient, nor adds to any."""
+        return self.regularizer is None and not self.gradient_penalty
 
 
 def td_error(q_tm1, r_t, discount_t, q_t, q_t_selector=None) -> types.Array:
@@ -132,7 +142,7 @@ def make_td_loss(
             target = jnp.broadcast_to(target, (batch_size, *target.shape[1:]))
         return LossNoise(index, target)
 
-    def apply(params, target_params, transition, prior_tm1, prior_t, noise):
+    def apply_with_value(params, target_params, transition, prior_tm1, prior_t, noise):
         t = transition
         online = jax.lax.stop_gradient(params)
         belief_tm1 = network.posterior(params, t.o_tm1, prior_tm1)
@@ -151,7 +161,7 @@ def make_td_loss(
         if kind == "exact":
             mean_error = error(mean, t.r_t, noise.target_indices)
             spread = sigma * t.z_t - coefficients
-            return mean_error**2 + network.index.second_moment * jnp.sum(spread**2)
+            return mean_error**2 + network.index.second_moment * jnp.sum(spread**2), mean
 
         def loss_at(index):
             if network.is_linear:
@@ -161,19 +171,52 @@ def make_td_loss(
             targets = {"dependent": index[None], "all": support}.get(target_index, noise.target_indices)
             xi_z = jnp.dot(index, t.z_t)
             if masked:
-                return xi_z * error(q_tm1, t.r_t, targets) ** 2
-            return error(q_tm1, t.r_t + sigma * xi_z, targets) ** 2
+                return xi_z * error(q_tm1, t.r_t, targets) ** 2, q_tm1
+            return error(q_tm1, t.r_t + sigma * xi_z, targets) ** 2, q_tm1
 
-        return jnp.mean(jax.vmap(loss_at)(noise.indices if kind == "sampled" else support))
+        each, values = jax.vmap(loss_at)(noise.indices if kind == "sampled" else support)
+        return jnp.mean(each), jnp.mean(values)
 
-    return Loss(draw, apply)
+    def apply(*arguments):
+        return apply_with_value(*arguments)[0]
+
+    return Loss(draw, apply, apply_with_value=apply_with_value)
+
+
+def _with_regularizer(loss: Loss, term: Callable[[types.Params], types.Array], beta: float) -> Loss:
+    """Adds beta / |D| times a term of the parameters to what regularises the loss already."""
+    if not beta:
+        return loss
+    others = loss.regularizer
+
+    def regularizer(params, replay_size):
+        value = beta * term(params) / jnp.maximum(replay_size, 1)
+        return value if others is None else value + others(params, replay_size)
+
+    return loss._replace(regularizer=regularizer)
 
 
 def with_prior_regularization(loss: Loss, beta: float) -> Loss:
     """Adds beta / |D| |theta|^2 (eq. 5)."""
+    return _with_regularizer(loss, lambda params: sum(jnp.sum(x**2) for x in jax.tree.leaves(params)), beta)
 
-    def regularizer(params, replay_size):
-        squares = sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(params))
-        return beta * squares / jnp.maximum(replay_size, 1)
 
-    return loss._replace(regularizer=regularizer) if beta else loss
+def with_head_regularization(loss: Loss, network: epistemic.EpistemicNetwork, beta: float) -> Loss:
+    """Adds beta / |D| times the mean square of the generated last-layer weights A xi + b, as the released code.
+
+    It samples xi; this is the expectation, c |A_i|^2 + b_i^2 in the mean over weights i, where E[xi xi^T] = c I.
+    """
+    if beta and not (network.is_linear and network.index.is_isotropic):
+        raise ValueError("head_regularization needs a generated last layer: use prior_regularization")
+
+    def mean_square(params):
+        kernel = params["head"]["kernel"]  # A and, last, b: [features, num_actions, M + 1]
+        variances = network.index.second_moment * jnp.sum(kernel[..., :-1] ** 2, axis=-1)
+        return jnp.mean(variances + kernel[..., -1] ** 2)
+
+    return _with_regularizer(loss, mean_square, beta)
+
+
+def with_gradient_penalty(loss: Loss, factor: float) -> Loss:
+    """Adds factor times the squared norm of the gradient of the batch's mean Q-value (released code, Atari)."""
+    return loss._replace(gradient_penalty=factor)

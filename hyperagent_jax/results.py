@@ -157,7 +157,7 @@ class RunDirectory:
     def _delete(self):
         for name in ("results.csv", "curve.csv", "bench.csv", "config.json"):
             (self.path / name).unlink(missing_ok=True)
-        for pattern in ("checkpoints/*", "maps/*", "csv/*", "*.png"):
+        for pattern in ("checkpoints/*", "maps/*", "csv/*", "*.png", "*.gif"):
             for file in filter(pathlib.Path.is_file, self.path.glob(pattern)):
                 file.unlink()
 

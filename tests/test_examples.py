@@ -71,7 +71,8 @@ def test_custom_loop_runs_as_a_script():
 def test_gymnasium_agent_runs_as_a_script():
     pytest.importorskip("gymnasium")
     output = _script(GYMNASIUM_AGENT, "--env=CartPole-v1", "--agent=ddqn", "--steps=400")
-    lines = [re.fullmatch(r" +(\d+) steps: +(\d+) episodes, mean return ([\d.]+|nan)", x) for x in output.splitlines()]
+    pattern = r" +(\d+) steps: +(\d+) episodes, mean return ([\d.]+|nan)"
+    lines = [re.fullmatch(pattern, line) for line in output.splitlines()]
     assert [int(line[1]) for line in lines] == list(range(40, 401, 40))
     assert sum(int(line[2]) for line in lines) > 5
 

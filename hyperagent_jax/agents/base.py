@@ -67,6 +67,11 @@ class Config:
         priority_fraction: share of every batch that is drawn in proportion to the transitions' last errors,
             without weights in return: for environments with little randomness. What both leave is uniform.
         double_q: whether the online network selects the target's action.
+        n_step: rewards that a transition sums up before it bootstraps; more than one for frames only.
+        prior_regularization: beta of the penalty beta / |D| |theta|^2.
+        head_regularization: beta of the penalty beta / |D| times the mean square of the last layer's weights, of
+            the generated ones A xi + b where there is an index; the released code's form.
+        gradient_penalty: factor of the squared norm of the gradient of the batch's mean Q-value.
     """
 
     hidden_sizes: tuple[int, ...] = (64, 64)
@@ -85,10 +90,15 @@ class Config:
     recent_fraction: float = 0.0
     priority_fraction: float = 0.0
     double_q: bool = True
+    n_step: int = 1
+    prior_regularization: float = 0.0
+    head_regularization: float = 0.0
+    gradient_penalty: float = 0.0
 
     def __post_init__(self):
-        self.require(1, "batch_size", "updates_per_step", "target_period", "replay_capacity")
+        self.require(1, "batch_size", "updates_per_step", "target_period", "replay_capacity", "n_step")
         self.require(0, "learning_rate", "max_grad_norm", "min_replay")
+        self.require(0, "prior_regularization", "head_regularization", "gradient_penalty")
         self.require(1e-12, "adam_eps")
         self.require(0, "discount", "recent_fraction", "priority_fraction", high=1)
         self.require(0, "adam_b1", "adam_b2", high=1 - 1e-6)
@@ -111,6 +121,10 @@ class Config:
 
 def make_torso(hidden_sizes: tuple[int, ...], spec: types.EnvironmentSpec) -> tuple[nn.Module, types.Array]:
     """A torso with layers of these widths and an example of the observations it takes."""
+    if len(spec.observation_shape) == 3:  # pixels
+        if len(hidden_sizes) != 1:
+            raise ValueError(f"hidden_sizes must be one width for pixels, got {hidden_sizes}")
+        return torsos.AtariConv(hidden_sizes[0]), jnp.zeros(spec.observation_shape, jnp.uint8)
     if spec.num_states is None:
         return torsos.Mlp(hidden_sizes), jnp.zeros(spec.observation_shape)
     return torsos.OneHotMlp(spec.num_states, hidden_sizes), jnp.zeros((), jnp.int32)
@@ -139,6 +153,9 @@ def make_agent(
         epsilon: likewise.
         **acting: further arguments of `actor.make_actor`, for training and evaluation.
     """
+    loss = losses.with_prior_regularization(loss, config.prior_regularization)
+    loss = losses.with_head_regularization(loss, network, config.head_regularization)
+    loss = losses.with_gradient_penalty(loss, config.gradient_penalty)
     make_replay(config)  # refuses a bad combination of settings before anything runs
     learner = learner_lib.make_learner(
         network, loss, make_optimizer(config, spec, loss), target_period=config.target_period
@@ -166,7 +183,7 @@ def make_optimizer(
     name = config.optimizer
     if name == "auto":
         many = spec.num_states is not None and spec.num_states >= 1024
-        name = "lazy_adam" if many and loss.regularizer is None and lazy_adam.is_accurate else "adam"
+        name = "lazy_adam" if many and loss.is_sum_over_transitions and lazy_adam.is_accurate else "adam"
     if name == "adam":
         return adam.transformation()
     if name == "lazy_adam":

@@ -38,7 +38,7 @@ class Config(base.Config):
             coefficients having the norm prior_scale, instead of whatever a random network gives.
         posterior_scale: factor of the learnable part.
         prior_std: scale of the fixed prior's last layer (an epinet's prior has no such scale).
-        prior_regularization: beta of the penalty beta / |D| |theta|^2.
+        mean_init: how b and the prior's b_0 start: as one vector on a "sphere" of radius prior_std, or "xavier".
     """
 
     network: str = "last_layer"
@@ -58,12 +58,12 @@ class Config(base.Config):
     unit_prior: bool = False
     posterior_scale: float = 1.0
     prior_std: float = 1.0
-    prior_regularization: float = 0.0
+    mean_init: str = "sphere"
 
     def __post_init__(self):
         super().__post_init__()
         self.require(1, "index_dim", "num_indices", "num_ois")
-        self.require(0, "sigma", "prior_scale", "posterior_scale", "prior_std", "prior_regularization")
+        self.require(0, "sigma", "prior_scale", "posterior_scale", "prior_std")
         self.require(0, "resample_probability", high=1)
         if self.network not in NETWORKS:
             raise ValueError(f"network must be one of {', '.join(NETWORKS)}, got {self.network!r}")
@@ -84,13 +84,14 @@ def make_network(
     if config.network in ("last_layer", "last_layer_bias"):
         return epistemic.make_hyper_network(
             torso, *arguments, **common, prior_scale=config.prior_scale, prior_std=config.prior_std,
-            has_unit_prior=config.unit_prior, has_bias=config.network == "last_layer_bias",
+            mean_init=config.mean_init, has_unit_prior=config.unit_prior,
+            has_bias=config.network == "last_layer_bias",
         )
     if config.network == "all_layers":
         prior = epistemic.make_hyper_prior(
             torso, spec.num_actions, index.dim, observation,
-            scale=config.prior_scale, std=config.prior_std, has_unit_norm=config.unit_prior,
-            num_states=spec.num_states,
+            scale=config.prior_scale, std=config.prior_std, mean_init=config.mean_init,
+            has_unit_norm=config.unit_prior, num_states=spec.num_states,
         )
         return nonlinear.make_hypermodel_network(
             config.hidden_sizes, *arguments, **common, prior=prior, prior_std=config.prior_std
@@ -128,7 +129,7 @@ def make_agent(config: Config, spec: types.EnvironmentSpec) -> base.Agent:
         config,
         spec,
         network,
-        losses.with_prior_regularization(loss, config.prior_regularization),
+        loss,
         perturbation,
         action_index=config.action_index,
         num_ois=config.num_ois,

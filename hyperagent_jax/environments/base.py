@@ -1,7 +1,9 @@
-"""What an environment made of pure functions looks like."""
+"""What environments look like: those made of pure functions, and those that step many at once outside JAX."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
 
 from hyperagent_jax import types
 
@@ -36,3 +38,51 @@ class Environment(NamedTuple):
     reset: Callable[[Any, Any], tuple[Any, TimeStep]]
     draw: Callable[[types.PRNGKey], Any]
     step: Callable[[Any, types.Array, Any], tuple[Any, TimeStep]]
+
+
+class VectorStep(NamedTuple):
+    """What some of many environments show.
+
+    Attributes:
+        env_ids: which ones, [k].
+        observations: stacks of frames, the newest last, [k, frames, height, width]; uint8.
+        is_first: whether the observation begins an episode; the step that led here is then no transition, [k].
+        rewards: rewards to learn from, [k].
+        scores: the rewards of the game itself, [k].
+        terminated: whether the episode terminated here, [k].
+        last: whether it ended here, terminated or truncated, [k].
+        game_over: whether the game itself ended here, of which an episode may be a part, [k].
+    """
+
+    env_ids: np.ndarray
+    observations: np.ndarray
+    is_first: np.ndarray
+    rewards: np.ndarray
+    scores: np.ndarray
+    terminated: np.ndarray
+    last: np.ndarray
+    game_over: np.ndarray
+
+
+class VectorEnvironment(Protocol):
+    """Environments that step side by side while the caller does something else.
+
+    The action sent after a `last` is ignored; what is received then begins the next episode.
+    """
+
+    spec: types.EnvironmentSpec
+    num_envs: int
+    batch_size: int  # number that `recv` waits for; all of them if they are synchronous
+    stack_shape: tuple[int, int, int]
+
+    def reset(self) -> VectorStep:
+        """Begins all environments and waits as `recv` does."""
+
+    def send(self, actions: np.ndarray, env_ids: np.ndarray) -> None:
+        """Starts a step of these environments."""
+
+    def recv(self) -> VectorStep:
+        """Waits for the environments whose steps are done first."""
+
+    def close(self) -> None:
+        """Ends them."""

@@ -58,6 +58,69 @@ class Ring(NamedTuple):
     size: Callable[[RingState], types.Array]
 
 
+def check_settings(capacity: int, recent_fraction: float, priority_fraction: float) -> None:
+    """Raises ValueError unless a replay can have these settings."""
+    if capacity < 1:
+        raise ValueError(f"the replay's capacity must be at least 1, got {capacity}")
+    if not (recent_fraction >= 0 and priority_fraction >= 0 and recent_fraction + priority_fraction <= 1):
+        raise ValueError(
+            "recent_fraction and priority_fraction must be at least 0 and at most 1 together, got "
+            f"{recent_fraction} and {priority_fraction}"
+        )
+
+
+def choose_slots(
+    bits: Any,
+    added: Any,
+    held: Any,
+    capacity: int,
+    find: Callable[[Any], Any],
+    *,
+    recent_fraction: float,
+    priority_fraction: float,
+    oldest: Any = None,
+    xp: Any = jnp,
+) -> Any:
+    """The slots of one sample: the recent, those by priority, and for the rest uniform ones.
+
+    Args:
+        bits: random bits, [batch_size].
+        added: number of items ever added.
+        held: number of items that may be drawn, the latest; at least 1.
+        capacity: number of slots; item i is in slot i % capacity.
+        find: maps quantiles of the priorities to slots.
+        recent_fraction: see `make_ring`.
+        priority_fraction: see `make_ring`.
+        oldest: number of the oldest item that may be drawn; None when `held` is all there are.
+        xp: jax.numpy, or numpy on the host.
+    """
+    num_recent = round(recent_fraction * bits.shape[0])
+    num_prioritized = min(round(priority_fraction * bits.shape[0]), bits.shape[0] - num_recent)
+    in_unit_interval = (bits >> 8).astype(xp.float32) * 2.0**-24
+    parts = []
+    if num_recent:
+        # Age a (the newest has 1) with probability log((a + 1) / a) / log(held + 1).
+        logarithm = in_unit_interval[:num_recent] * xp.log1p(held.astype(xp.float32))
+        age = xp.minimum(xp.exp(logarithm).astype(xp.int32), held)
+        parts.append((added - age) % capacity)
+    if num_prioritized:
+        # One draw from each of as many equal parts of the distribution.
+        offsets = in_unit_interval[num_recent : num_recent + num_prioritized]
+        quantiles = (xp.arange(num_prioritized) + offsets) / num_prioritized
+        found = find(quantiles)
+        parts.append(xp.minimum(found, held - 1) if oldest is None else found)
+    rest = bits[num_recent + num_prioritized :]
+    uniform = (rest % held.astype(xp.uint32)).astype(xp.int32)
+    parts.append(uniform if oldest is None else (oldest + uniform) % capacity)
+    return xp.concatenate(parts)
+
+
+def new_priorities(losses: Any, newest: Any, xp: Any = jnp) -> tuple[Any, Any]:
+    """The priorities of items with these losses [n], and the one that new items get from now on."""
+    errors = xp.sqrt(xp.maximum(losses, 0.0)) + _SMALLEST_ERROR
+    return errors, xp.maximum(_FORGETTING * newest, xp.max(errors))
+
+
 def make_ring(capacity: int, *, recent_fraction: float = 0.0, priority_fraction: float = 0.0) -> Ring:
     """Makes a ring buffer for `capacity` items.
 
@@ -71,13 +134,7 @@ def make_ring(capacity: int, *, recent_fraction: float = 0.0, priority_fraction:
             roots of their losses. Their losses are not weighted in return: where outcomes are random, their
             average in such a sample is not their mean.
     """
-    if capacity < 1:
-        raise ValueError(f"the replay's capacity must be at least 1, got {capacity}")
-    if not (recent_fraction >= 0 and priority_fraction >= 0 and recent_fraction + priority_fraction <= 1):
-        raise ValueError(
-            "recent_fraction and priority_fraction must be at least 0 and at most 1 together, got "
-            f"{recent_fraction} and {priority_fraction}"
-        )
+    check_settings(capacity, recent_fraction, priority_fraction)
 
     def init(item):
         storage = jax.tree.map(lambda x: jnp.zeros((capacity, *jnp.shape(x)), jnp.asarray(x).dtype), item)
@@ -103,31 +160,18 @@ def make_ring(capacity: int, *, recent_fraction: float = 0.0, priority_fraction:
         return jax.random.bits(key, (batch_size,))
 
     def sample(state, bits):
-        held = jnp.maximum(size(state), 1)
-        num_recent = round(recent_fraction * bits.shape[0])
-        num_prioritized = min(round(priority_fraction * bits.shape[0]), bits.shape[0] - num_recent)
-        in_unit_interval = (bits >> 8).astype(jnp.float32) * 2.0**-24
-        parts = []
-        if num_recent:
-            # Age a (the newest has 1) with probability log((a + 1) / a) / log(held + 1).
-            logarithm = in_unit_interval[:num_recent] * jnp.log1p(held.astype(jnp.float32))
-            age = jnp.minimum(jnp.exp(logarithm).astype(jnp.int32), held)
-            parts.append((state.added - age) % capacity)
-        if num_prioritized:
-            # One draw from each of as many equal parts of the distribution.
-            offsets = in_unit_interval[num_recent : num_recent + num_prioritized]
-            quantiles = (jnp.arange(num_prioritized) + offsets) / num_prioritized
-            parts.append(jnp.minimum(sum_tree.find(state.priorities.tree, quantiles), held - 1))
-        rest = bits[num_recent + num_prioritized :]
-        slots = jnp.concatenate([*parts, (rest % held.astype(jnp.uint32)).astype(jnp.int32)])
+        slots = choose_slots(
+            bits, state.added, jnp.maximum(size(state), 1), capacity,
+            lambda quantiles: sum_tree.find(state.priorities.tree, quantiles),
+            recent_fraction=recent_fraction, priority_fraction=priority_fraction,
+        )
         return jax.tree.map(lambda buffer: buffer[slots], state.storage), slots
 
     def update(state, slots, losses):
         if state.priorities is None:
             return state
-        errors = jnp.sqrt(jnp.maximum(losses, 0.0)) + _SMALLEST_ERROR
+        errors, newest = new_priorities(losses, state.priorities.newest)
         tree = sum_tree.set_weights(state.priorities.tree, slots, errors)
-        newest = jnp.maximum(_FORGETTING * state.priorities.newest, jnp.max(errors))
         return state._replace(priorities=Priorities(tree, newest))
 
     return Ring(init, add, draw, sample, update, size)

@@ -89,6 +89,8 @@ class Core(NamedTuple):
 def make_core(agent: agents_base.Agent) -> Core:
     """Makes the parts of a step for an agent."""
     config = agent.config
+    if config.n_step > 1:
+        raise ValueError(f"n_step={config.n_step} needs a replay of frames (run_atari.py): use n_step=1")
     num_updates = config.updates_per_step
     ring = agents_base.make_replay(config)
 

@@ -129,7 +129,9 @@ def make(task: Task):
     """Makes the environment and the agent of a task."""
     try:
         environment = deep_sea.make_deep_sea(task.protocol.size, deterministic=not task.protocol.stochastic)
-        return environment, agents.make_agent(task.agent, task.config, environment.spec)
+        agent = agents.make_agent(task.agent, task.config, environment.spec)
+        core_lib.make_core(agent)  # refuses settings that its loop does not have
+        return environment, agent
     except ValueError as error:
         raise errors.UserError(str(error)) from error
 
@@ -308,9 +310,9 @@ def run_task(task: Task, report: Callable[[Any], None], should_stop: Callable[[]
                 "seed": seed,
                 "interactions": interactions,
                 "episodes": int(episodes[i]),
-                "train_return": _ratio(metrics.returns[i], metrics.episodes[i]),
-                "eval_return": _number(returns[i]),
-                "loss": _ratio(metrics.loss[i], metrics.updates[i]),
+                "train_return": ratio(metrics.returns[i], metrics.episodes[i]),
+                "eval_return": number(returns[i]),
+                "loss": ratio(metrics.loss[i], metrics.updates[i]),
             }
             facts["curve"].append(row)
             report(("curve", row))
@@ -339,12 +341,14 @@ def run_task(task: Task, report: Callable[[Any], None], should_stop: Callable[[]
     report(("finished", task))
 
 
-def _number(x) -> float:
+def number(x) -> float:
+    """A number as rows of results have it."""
     return float(f"{float(x):.6g}")
 
 
-def _ratio(total, count) -> float | str:
-    return _number(total / count) if count else ""
+def ratio(total, count) -> float | str:
+    """An average as rows of results have it; blank of nothing."""
+    return number(total / count) if count else ""
 
 
 def _save(task: Task, states: core_lib.SeedState, facts: dict[str, Any]) -> None:

@@ -1,0 +1,162 @@
+"""What bench.py measures of Atari: one update of every agent, the whole loop around it, and the memory it takes.
+
+Machines are noisy, so what is compared is measured in turns: `of_ddqn` is the time of an update over that of
+ddqn's in the same turns, `loop_efficiency` the time of the bare updates of a loop over the time of the whole loop
+(acting, games, replay and updates); both are medians. `update_ms` and `loop_ms` are the fastest. `cpu_ms`, the
+processor time of an update, says more where other programs run. `times_authors` is how many times faster the
+fastest update is than the authors' PyTorch update is reported to be on as many cores (not run here).
+"""
+
+import dataclasses
+import os
+import time
+
+from absl import flags
+import jax
+import numpy as np
+
+from hyperagent_jax import memory
+from hyperagent_jax import results
+from hyperagent_jax.agents import atari as presets
+from hyperagent_jax.replay import frames as frames_lib
+from hyperagent_jax.runners import atari
+
+FLAGS = flags.FLAGS
+flags.DEFINE_string("game", "Breakout", "The game of --benchmark=atari.")
+flags.DEFINE_integer("num_envs", 4, "Environments of --benchmark=atari.", lower_bound=1)
+flags.DEFINE_integer("turns", 5, "Turns of --benchmark=atari, each with some updates of every agent.",
+                     lower_bound=1)
+flags.DEFINE_integer("replay_capacity", 500_000, "Transitions in the replay whose memory is measured by "
+                     "--benchmark=atari; 0 to leave that out.", lower_bound=0)
+
+FIELDS = (
+    "agent", "preset", "threads", "num_params", "update_ms", "cpu_ms", "of_ddqn", "times_authors", "loop_ms",
+    "loop_efficiency",
+)
+MEMORY_FIELDS = ("capacity", "predicted_mb", "resident_mb", "of_predicted")
+# Milliseconds of the authors' update by number of threads, as reported for such a machine.
+_AUTHORS_MS = {1: 210.0, 2: 128.0}
+_UPDATES_PER_TURN = 8
+
+
+class _Measured:
+    """A runner that has begun to learn, and times of its parts."""
+
+    def __init__(self, agent: str, preset: str):
+        config = presets.configs(preset)[agent](min_replay=64, replay_capacity=2_000)
+        protocol = atari.Protocol(num_envs=FLAGS.num_envs)
+        config = atari.resolve(agent, config, protocol)
+        self.runner = atari.make_runner(atari.Task(FLAGS.game, agent, config, protocol, 0, ""))
+        self.runner.begin()
+        while self.runner.updates < 16:
+            self.runner.advance()
+        self.batch, _ = self.runner.replay.sample(self.runner.replay.draw(0, 0, config.batch_size))
+        self.update_seconds: list[float] = []
+        self.cpu_seconds: list[float] = []
+        self.loop_seconds: list[float] = []
+
+    def time_updates(self) -> None:
+        """Some updates of the same batch, each of them waited for."""
+        runner = self.runner
+        jax.block_until_ready(runner.learner)
+        for _ in range(_UPDATES_PER_TURN):
+            begin, cpu = time.perf_counter(), time.process_time()
+            # The runner's own program, and its state goes on: an update must not be cheaper here than there.
+            runner.learner, runner._loss, _ = runner._update(runner.learner, runner._loss, runner._key, self.batch)
+            jax.block_until_ready(runner.learner)
+            self.update_seconds.append(time.perf_counter() - begin)
+            self.cpu_seconds.append(time.process_time() - cpu)
+
+    def time_loop(self) -> None:
+        """Rounds of the loop with about as many updates; seconds per update."""
+        runner = self.runner
+        jax.block_until_ready(runner.learner)
+        before, begin = runner.updates, time.perf_counter()
+        while runner.updates < before + _UPDATES_PER_TURN:
+            runner.advance()
+        jax.block_until_ready(runner.learner)
+        self.loop_seconds.append((time.perf_counter() - begin) / (runner.updates - before))
+
+
+def measure(preset: str) -> list[dict]:
+    """A row for each agent."""
+    threads = int(os.environ["NPROC"])
+    measured = {agent: _Measured(agent, preset) for agent in presets.configs(preset)}
+    for _ in range(FLAGS.turns):
+        for one in measured.values():
+            one.time_updates()
+            one.time_loop()
+    rows = []
+    plain = np.median(measured["ddqn"].update_seconds)
+    for agent, one in measured.items():
+        update, loop = np.median(one.update_seconds), np.median(one.loop_seconds)
+        fastest, authors = 1e3 * min(one.update_seconds), _AUTHORS_MS.get(threads)
+        row = (
+            agent, preset, threads, sum(x.size for x in jax.tree.leaves(one.runner.learner.store.online)),
+            fastest, 1e3 * np.median(one.cpu_seconds), update / plain, authors / fastest if authors else "",
+            1e3 * min(one.loop_seconds), update / loop,
+        )
+        rounded = [round(x, 2) if isinstance(x, float) else x for x in row]
+        rows.append(dict(zip(FIELDS, rounded, strict=True)))
+        one.runner.close()
+    return rows
+
+
+def measure_memory() -> dict:
+    """Memory of a run whose replay is full, against what was predicted."""
+    config = presets.configs("paper")["hyperagent"](replay_capacity=FLAGS.replay_capacity)
+    protocol = atari.Protocol(num_envs=FLAGS.num_envs)
+    task = atari.Task(
+        FLAGS.game, "hyperagent", atari.resolve("hyperagent", config, protocol), protocol, 0, "",
+    )
+    predicted = atari.num_bytes(task)["total"] + atari.PROGRAM_BYTES
+    memory.require(predicted, "the replay", "lower --replay_capacity")
+    runner = atari.make_runner(task)
+    runner.begin()
+    runner.advance()
+    replay = runner.replay
+    settings = replay.settings
+    num_envs = settings.num_envs
+    shown = runner._step.observations
+    rows = frames_lib.Rows(
+        np.arange(num_envs), shown, np.zeros(num_envs, bool), np.zeros(num_envs, np.float32),
+        np.zeros(num_envs, bool), np.zeros(num_envs, bool), np.zeros(num_envs, np.int32),
+        np.zeros((num_envs, *settings.prior_shape), np.float32),
+        np.zeros((num_envs, settings.perturbation_dim), np.float32),
+    )
+    for _ in range(settings.num_rows):
+        replay.add(rows)
+    resident = memory.resident_bytes()
+    runner.close()
+    row = (settings.capacity, predicted / 1e6, resident / 1e6, resident / predicted)
+    return {name: round(x, 3) if isinstance(x, float) else x for name, x in zip(MEMORY_FIELDS, row, strict=True)}
+
+
+def _print_table(fields, rows) -> None:
+    print("| " + " | ".join(fields) + " |\n" + "|---" * len(fields) + "|")
+    for row in rows:
+        print("| " + " | ".join(str(row[field]) for field in fields) + " |", flush=True)
+
+
+def main(directory: results.RunDirectory | None) -> int:
+    """Measures, prints and writes bench.csv."""
+    if FLAGS.replay_capacity:  # first, while the process holds nothing else
+        _print_table(MEMORY_FIELDS, [measure_memory()])
+        print()
+    for preset in presets.PRESETS:
+        rows = measure(preset)
+        _print_table(FIELDS, rows)
+        for row in rows:
+            if directory:
+                directory.add("bench", FIELDS, row)
+        print()
+    return 0
+
+
+def identity() -> dict:
+    """What a folder of these measurements is identified by."""
+    configs = {
+        preset: {name: dataclasses.asdict(kind()) for name, kind in presets.configs(preset).items()}
+        for preset in presets.PRESETS
+    }
+    return {"experiment": "bench_atari", "game": FLAGS.game, "num_envs": FLAGS.num_envs, "configs": configs}

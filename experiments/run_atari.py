@@ -1,0 +1,225 @@
+"""Runs an agent on Atari games by the paper's protocol.
+
+Examples: python experiments/run_atari.py --game=Pong --steps=100000
+          python experiments/run_atari.py --game=all26 --num_seeds=5 --agent=ddqn --logdir=logs/ddqn
+"""
+
+import dataclasses
+import pathlib
+import sys
+
+import common  # isort: skip  (sets the environment that jax reads)
+
+from absl import flags
+import jax
+import tqdm
+
+from hyperagent_jax import checkpoint
+from hyperagent_jax import config as config_lib
+from hyperagent_jax import errors
+from hyperagent_jax import memory
+from hyperagent_jax import results
+from hyperagent_jax.agents import atari as presets
+from hyperagent_jax.environments import atari as games
+from hyperagent_jax.runners import atari
+from hyperagent_jax.runners import deep_sea
+from hyperagent_jax.runners import workers
+
+FLAGS = flags.FLAGS
+_CONFIGS = {preset: presets.configs(preset) for preset in presets.PRESETS}
+_PROTOCOL = {"protocol": atari.Protocol}
+flags.DEFINE_string("game", "Pong", f"The game, several with commas, or {' or '.join(games.GAME_SETS)}.")
+flags.DEFINE_string("agent", "hyperagent", f"The agent: {', '.join(_CONFIGS['paper'])}.")
+flags.DEFINE_enum("preset", "paper", presets.PRESETS, "Settings of the paper, or of its released code: another "
+                  "learning rate and regulariser, and a gradient penalty.")
+flags.DEFINE_integer("seed", 0, "First seed.", lower_bound=0, upper_bound=deep_sea.MAX_SEED)
+flags.DEFINE_integer("num_seeds", 1, "Number of seeds: seed, seed + 1, ...", lower_bound=1)
+flags.DEFINE_string("logdir", None, "Folder of the results; default: logs/atari_<game>_<agent>.")
+flags.DEFINE_bool("record_video", False, "Write a GIF of a game that the best parameters play.")
+common.define_run_flags()
+FLAGS.set_default("checkpoint_seconds", 600.0)  # checkpoints hold the replay, up to gigabytes
+config_lib.define_flags(_PROTOCOL)
+config_lib.define_flags(_CONFIGS["paper"])
+flags.adopt_module_key_flags(common)  # so that --help lists them
+flags.adopt_module_key_flags(config_lib)
+
+def _run_task(task: atari.Task, report, should_stop) -> None:
+    common.use_compilation_cache()
+    atari.run_task(task, lambda event: report((task, event)), should_stop)
+
+
+def _summary(row: dict) -> str:
+    """One line about a row of results.csv."""
+    label = f"{row['agent']} on {row['game']} seed {row['seed']}"
+    if row["error"]:
+        return f"{label}: ERROR {row['error']}"
+    return (
+        f"{label}: score {float(row['score']):,.1f} over {row['episodes']} games of the parameters after "
+        f"{int(row['best_interactions']):,} of {int(row['interactions']):,} interactions "
+        f"({float(row['interactions_per_second']):,.1f}/s)"
+    )
+
+
+class _Display:
+    """Shows progress and writes rows as they are reported."""
+
+    def __init__(self, directory: results.RunDirectory, reached: dict[tuple[str, int], int], steps: int):
+        """Takes the interactions each run has behind it and those it will have."""
+        self._directory = directory
+        self._interactions = dict(reached)
+        # A resumed task repeats what it reported before; rows that are on file already stay as they are.
+        rows = directory.rows("curve")
+        self._curve = {(row["game"], int(row["seed"]), int(row["interactions"])) for row in rows}
+        self._bar = tqdm.tqdm(
+            initial=sum(reached.values()), total=len(reached) * steps, unit="step", disable=not FLAGS.progress,
+            mininterval=0.5, smoothing=0.05, dynamic_ncols=True, file=sys.stderr,
+        )
+
+    def _advance(self, row, text):
+        key = (row["game"], row["seed"])
+        self._bar.set_postfix_str(f"{row['game']} seed {row['seed']} {text}", refresh=False)
+        self._bar.update(max(0, row["interactions"] - self._interactions[key]))
+        self._interactions[key] = max(self._interactions[key], row["interactions"])
+
+    def on_event(self, event) -> None:
+        task, (kind, content) = event
+        if kind == "progress":
+            score = "" if content["score"] is None else f"score {content['score']:,.1f} in training, "
+            self._advance(content, f"{score}{content['rate']:.1f}/s")
+        elif kind == "curve":
+            self._advance(content, f"score {content['eval_score']:,.1f} evaluated")
+            key = (content["game"], content["seed"], content["interactions"])
+            if key in self._curve:
+                return
+            self._curve.add(key)
+            self._directory.add("curve", atari.CURVE_FIELDS, content)
+            if not FLAGS.progress:
+                print(f"{content['game']} seed {content['seed']}: {content['interactions']:,} interactions, "
+                      f"score {content['eval_score']:,.1f}", flush=True)
+        elif kind == "result":
+            self._add_result(content)
+        elif kind == "finished":
+            pathlib.Path(task.checkpoint).unlink(missing_ok=True)  # the best parameters stay
+
+    def on_failure(self, task: atari.Task, message: str) -> None:
+        row = dict.fromkeys(atari.RESULT_FIELDS, "")
+        self._add_result({**row, "game": task.game, "agent": task.agent, "seed": task.seed, "error": message})
+
+    def _add_result(self, row):
+        self._directory.add("results", atari.RESULT_FIELDS, row)
+        self._bar.write(_summary(row), file=sys.stdout)
+
+    def close(self) -> None:
+        self._bar.close()
+
+
+def _chosen_games() -> list[str]:
+    names: list[str] = []
+    for name in FLAGS.game.split(","):
+        names += games.GAME_SETS.get(name, (name,))
+    for name in dict.fromkeys(names):
+        games.check_game(name)
+    return list(dict.fromkeys(names))
+
+
+def _require_memory(task: atari.Task, num_processes: int) -> dict[str, int]:
+    needed = atari.num_bytes(task)
+    what = f"{num_processes} run(s) at a time" if num_processes > 1 else "the run"
+    memory.require(
+        num_processes * (needed["total"] + atari.PROGRAM_BYTES), what,
+        f"lower --replay_capacity (now {task.config.replay_capacity:,}) or --num_workers (now {num_processes})",
+    )
+    return needed
+
+
+def _draw(directory: results.RunDirectory) -> pathlib.Path | None:
+    rows = directory.rows("curve")
+    if not rows:
+        return None
+    try:
+        from hyperagent_jax.analysis import atari_plots
+    except ImportError:
+        print("no picture: matplotlib is not installed (pip install 'hyperagent_jax[sweep]')")
+        return None
+    path = directory.path / "atari.png"
+    atari_plots.curves(path, f"{FLAGS.agent}, preset {FLAGS.preset}", {FLAGS.agent: rows})
+    return path
+
+
+def main() -> int:
+    if FLAGS.agent not in _CONFIGS["paper"]:
+        known = ", ".join(_CONFIGS["paper"])
+        raise errors.UserError(f"unknown agent {FLAGS.agent!r}; for Atari there are {known}")
+    protocol = config_lib.from_flags("protocol", atari.Protocol, _PROTOCOL, FLAGS)
+    configs = _CONFIGS[FLAGS.preset]
+    config = config_lib.from_flags(FLAGS.agent, configs[FLAGS.agent], configs, FLAGS)
+    config = atari.resolve(FLAGS.agent, config, protocol)
+    names = _chosen_games()
+    seeds = range(FLAGS.seed, FLAGS.seed + FLAGS.num_seeds)
+    tasks = [atari.Task(game, FLAGS.agent, config, protocol, seed, "") for game in names for seed in seeds]
+    num_processes = min(common.num_workers(), len(tasks))
+    # Refuses a bad config, or one that needs too much, before anything is written.
+    needed = _require_memory(max(tasks, key=lambda task: games.num_actions(task.game)), num_processes)
+
+    logdir = FLAGS.logdir or f"logs/atari_{FLAGS.game.replace(',', '_')}_{FLAGS.agent}"
+    identity = {
+        "experiment": "atari", "agent": FLAGS.agent, "preset": FLAGS.preset, "config": dataclasses.asdict(config),
+        "protocol": dataclasses.asdict(protocol),
+    }
+    directory = results.RunDirectory(logdir, identity, resume=FLAGS.resume, overwrite=FLAGS.overwrite)
+    directory.keep("results", atari.RESULT_FIELDS, lambda row: not row["error"])  # those with an error run again
+    finished = {(row["game"], int(row["seed"])) for row in directory.rows("results")}
+
+    print(
+        f"{FLAGS.agent} (preset {FLAGS.preset}) on {len(names)} game(s), {len(seeds)} seed(s): "
+        f"{needed['replay'] / 1e9:.2f} GB of replay each, {num_processes} at a time; {protocol.steps:,} "
+        f"interactions in {protocol.num_envs} environment(s) each, {protocol.eval_episodes} games every "
+        f"{protocol.eval_every:,}, at the end {protocol.final_eval_episodes} games of the best; unclipped scores, "
+        f"no sticky actions, at most {protocol.max_frames:,} frames; results in {logdir}"
+    )
+    waiting, reached = [], {}
+    for task in tasks:
+        key = (task.game, task.seed)
+        stem = f"{task.game}_seed_{task.seed}"
+        file = directory.path / "checkpoints" / f"{stem}.npz"
+        if key in finished:
+            file.unlink(missing_ok=True)  # killed between the row and this
+            continue
+        waiting.append(dataclasses.replace(
+            task, checkpoint=str(file), checkpoint_seconds=FLAGS.checkpoint_seconds,
+            video=str(directory.path / f"{stem}.gif") if FLAGS.record_video else None,
+        ))
+        reached[key] = checkpoint.load_facts(file)["runner"]["interactions"] if file.exists() else 0
+        if reached[key]:
+            print(f"{task.game} seed {task.seed} goes on after {reached[key]:,} interactions; its games are first "
+                  "played again up to there")
+    # What was reported after the last checkpoint will be reported again.
+    directory.keep(
+        "curve", atari.CURVE_FIELDS,
+        lambda row: int(row["interactions"]) <= reached.get((row["game"], int(row["seed"])), sys.maxsize),
+    )
+    for row in directory.rows("results"):
+        if row["game"] in names and int(row["seed"]) in seeds:
+            print(f"{_summary(row)} [already there]")
+
+    display = _Display(directory, reached, protocol.steps)
+    several = len(tasks) > 1
+    try:
+        completed = workers.run_tasks(
+            _run_task, waiting, num_processes, display.on_event, display.on_failure if several else None,
+            # An accelerator serves one process at a time, and this one has it already.
+            isolate=several and jax.default_backend() == "cpu", group=lambda task: task.game,
+        )
+    finally:
+        display.close()
+    rows = [row for row in directory.rows("results") if row["game"] in names and int(row["seed"]) in seeds]
+    failed = sum(bool(row["error"]) for row in rows)
+    print(f"{len(rows) - failed} of {len(tasks)} runs finished{f', {failed} with an error' if failed else ''}; "
+          f"{logdir}/results.csv")
+    if path := _draw(directory):
+        print(f"picture: {path}")
+    return common.exit_code(completed)
+
+
+if __name__ == "__main__":
+    common.run(main)

@@ -1,0 +1,32 @@
+"""Recordings of games as GIF files."""
+
+from collections.abc import Sequence
+import os
+
+import numpy as np
+
+from hyperagent_jax import errors
+
+# An agent's step is four frames of 1/60 s; GIF counts in hundredths of a second.
+_MILLISECONDS = 70
+_SCALE = 2
+
+
+def write_gif(path: str | os.PathLike, pictures: Sequence[np.ndarray]) -> None:
+    """Writes pictures [height, width, 3] one after the other, twice as wide and high."""
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise errors.UserError("pillow is not installed, which writes GIFs: pip install 'hyperagent_jax[atari]'"
+                               ) from error
+    images = [
+        Image.fromarray(np.repeat(np.repeat(picture, _SCALE, axis=0), _SCALE, axis=1)).quantize(64)
+        for picture in pictures
+    ]
+    try:
+        images[0].save(
+            path, format="GIF", save_all=True, append_images=images[1:], duration=_MILLISECONDS, loop=0,
+            optimize=True,
+        )
+    except OSError as error:
+        raise errors.UserError(f"cannot write {path}: {error.strerror or error}") from error

@@ -1,0 +1,48 @@
+"""Weights in host memory that can be changed, and drawn in proportion, a batch at a time.
+
+The host's counterpart of sum_tree.py: sums of blocks of 1,024 weights, so that a draw looks through a few hundred
+sums and then through one block.
+"""
+
+import numpy as np
+
+_BLOCK = 1024
+
+
+class BlockSums:
+    """Weights at the positions 0 .. capacity - 1, zero at first.
+
+    Attributes:
+        weights: the weights, [blocks, 1024].
+        sums: their sums, [blocks]; in double precision, so that a small weight counts beside many others.
+    """
+
+    def __init__(self, capacity: int):
+        self.weights = np.zeros((-(-capacity // _BLOCK), _BLOCK), np.float32)
+        self.sums = np.zeros(len(self.weights))
+
+    def set(self, positions: np.ndarray, weights: np.ndarray) -> None:
+        """Sets the weights [n] at positions [n]; of several for one position the largest counts."""
+        flat = self.weights.reshape(-1)
+        flat[positions] = 0.0
+        np.maximum.at(flat, positions, np.asarray(weights, np.float32))
+        self.refresh(np.unique(np.asarray(positions) // _BLOCK))
+
+    def refresh(self, blocks: np.ndarray | slice = slice(None)) -> None:
+        """Sums blocks anew, so that rounding errors do not add up."""
+        self.sums[blocks] = self.weights[blocks].sum(axis=-1, dtype=np.float64)
+
+    def find(self, quantiles: np.ndarray) -> np.ndarray:
+        """Positions [n] at quantiles [n], in [0, 1), of the weights, whose sum must be positive.
+
+        Uniform quantiles draw positions in proportion to their weights.
+        """
+        ends = np.cumsum(self.sums)
+        rest = np.asarray(quantiles, np.float64) * ends[-1]
+        block = np.minimum(np.searchsorted(ends, rest, side="right"), np.flatnonzero(self.sums)[-1])
+        rest -= ends[block] - self.sums[block]
+        inside = np.cumsum(self.weights[block], axis=-1, dtype=np.float64)
+        # Rounding may push a draw past the last weight of its block: stay within those that are positive.
+        last = _BLOCK - 1 - np.argmax(self.weights[block][:, ::-1] > 0, axis=-1)
+        place = np.minimum(np.sum(inside <= rest[:, None], axis=-1), last)
+        return block * _BLOCK + place

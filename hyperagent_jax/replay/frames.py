@@ -1,0 +1,325 @@
+"""Replay of pixels in host memory: every frame is stored once, and stacks and n-step returns are made from rows.
+
+A row is what one environment shows at one time: its newest frame, the action taken there, the perturbation and the
+prior's coefficients. Rows of an environment follow one another; an n-step transition begins in one row and ends up
+to n rows later. A transition can be drawn as long as all rows it needs are there.
+"""
+
+import collections
+from concurrent import futures
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hyperagent_jax import types
+from hyperagent_jax.replay import block_sums
+from hyperagent_jax.replay import ring
+
+# Frames go to a checkpoint in pieces of about this many bytes, so that reading one needs little memory beside.
+_PIECE = 2**26
+_NONE = -1
+
+
+class Settings(NamedTuple):
+    """What determines the arrays of a replay.
+
+    Attributes:
+        capacity: largest number of transitions.
+        num_envs: number of environments.
+        stack_shape: shape of an observation: [number of frames, height, width].
+        n_step: largest number of rewards of a transition.
+        discount: gamma.
+        perturbation_dim: length of z.
+        prior_shape: shape of the prior's coefficients of one observation.
+        recent_fraction: see `ring.make_ring`.
+        priority_fraction: see `ring.make_ring`.
+    """
+
+    capacity: int
+    num_envs: int
+    stack_shape: tuple[int, int, int]
+    n_step: int
+    discount: float
+    perturbation_dim: int
+    prior_shape: tuple[int, ...]
+    recent_fraction: float = 0.0
+    priority_fraction: float = 0.0
+
+    def check(self) -> None:
+        """Raises ValueError unless a replay can have these settings."""
+        ring.check_settings(self.capacity, self.recent_fraction, self.priority_fraction)
+        if not 1 <= self.n_step < 256:
+            raise ValueError(f"n_step must be between 1 and 255, got {self.n_step}")
+        if self.capacity < self.num_envs:
+            raise ValueError(
+                f"a replay of {self.num_envs} environments needs at least as many transitions, got "
+                f"replay_capacity={self.capacity}"
+            )
+
+    @property
+    def num_rows(self) -> int:
+        """Rows per environment: those of the transitions, and what the first and the last of them need beyond."""
+        return -(-self.capacity // self.num_envs) + self.stack_shape[0] + self.n_step
+
+    def arrays(self) -> dict[str, tuple[tuple[int, ...], Any]]:
+        """Shape and type of every array: those of rows are [num_rows, num_envs, ...]."""
+        rows = (self.num_rows, self.num_envs)
+        return {
+            "frames": ((*rows, *self.stack_shape[1:]), np.uint8),
+            "depths": (rows, np.uint8),
+            "actions": (rows, np.int32),
+            "perturbations": ((*rows, self.perturbation_dim), np.float32),
+            "priors": ((*rows, *self.prior_shape), np.float32),
+            "returns": (rows, np.float32),
+            "discounts": (rows, np.float32),
+            "lengths": (rows, np.uint8),
+            "transitions": (rows, np.int64),
+            "starts": ((self.capacity,), np.int64),
+        }
+
+    def num_bytes(self) -> int:
+        """Memory of all arrays, before any of it is allocated."""
+        sizes = [math.prod(shape) * np.dtype(kind).itemsize for shape, kind in self.arrays().values()]
+        return sum(sizes) + (4 * self.capacity if self.priority_fraction else 0)
+
+
+class Rows(NamedTuple):
+    """What some environments show at one time, and what the agent does there.
+
+    Attributes:
+        env_ids: the environments, [k], each at most once.
+        observations: their stacks of frames, the newest last, [k, frames, height, width].
+        is_first: whether the observation begins an episode; the step that led here is then no transition, [k].
+        rewards: reward of the step that led here, [k].
+        terminated: whether the episode terminated here, [k].
+        last: whether it ended here, terminated or truncated, [k].
+        actions: the action taken here, [k]; meaningless where `last`.
+        priors: the prior's coefficients of the observation, [k, ...].
+        perturbations: z of the transition that begins here, [k, dim].
+    """
+
+    env_ids: np.ndarray
+    observations: np.ndarray
+    is_first: np.ndarray
+    rewards: np.ndarray
+    terminated: np.ndarray
+    last: np.ndarray
+    actions: np.ndarray
+    priors: np.ndarray
+    perturbations: np.ndarray
+
+
+class FrameReplay:
+    """The replay. One thread uses it; batches asked for ahead are gathered by another."""
+
+    def __init__(self, settings: Settings):
+        settings.check()
+        self.settings = settings
+        # Memory of zeros is taken page by page as it is written.
+        self._arrays = {name: np.zeros(shape, kind) for name, (shape, kind) in settings.arrays().items()}
+        self._frames, self._depths = self._flat("frames"), self._flat("depths")
+        self._actions, self._perturbations = self._flat("actions"), self._flat("perturbations")
+        self._priors, self._returns = self._flat("priors"), self._flat("returns")
+        self._discounts, self._lengths = self._flat("discounts"), self._flat("lengths")
+        self._transitions = self._flat("transitions")  # number of the transition that begins in a row
+        self._starts = self._arrays["starts"]
+        self._rows = np.zeros(settings.num_envs, np.int64)  # rows written so far
+        self._steps = np.zeros(settings.num_envs, np.int64)  # of the current episode
+        self._counts = np.zeros(2, np.int64)  # transitions ever added; the oldest that can be drawn
+        self._newest_priority = np.ones(1, np.float32)
+        self._weights = block_sums.BlockSums(settings.capacity) if settings.priority_fraction else None
+        self._gatherer: futures.ThreadPoolExecutor | None = None
+        self._ahead: collections.deque = collections.deque()
+
+    def _flat(self, name: str) -> np.ndarray:
+        """An array of rows with one axis for row and environment."""
+        array = self._arrays[name]
+        return array.reshape(array.shape[0] * array.shape[1], *array.shape[2:])
+
+    @property
+    def added(self) -> int:
+        """Number of transitions ever added."""
+        return int(self._counts[0])
+
+    @property
+    def size(self) -> int:
+        """Number of transitions that can be drawn, |D|."""
+        return int(self._counts[0] - self._counts[1])
+
+    def _places(self, env_ids: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        """Where rows of environments are in the flat arrays."""
+        return rows % self.settings.num_rows * self.settings.num_envs + env_ids
+
+    def _stack_places(self, places: np.ndarray) -> np.ndarray:
+        """Where the frames of the stacks at `places` [n] are, [n, frames]; missing ones repeat the first."""
+        num_rows, num_envs = self.settings.num_rows, self.settings.num_envs
+        back = np.arange(self.settings.stack_shape[0] - 1, -1, -1)
+        back = np.minimum(back, self._depths[places, None])
+        return (places[:, None] - back * num_envs) % (num_rows * num_envs)
+
+    def _stacks(self, places: np.ndarray) -> np.ndarray:
+        return np.take(self._frames, self._stack_places(places), axis=0)
+
+    def add(self, rows: Rows) -> None:
+        """Adds one row for each of some environments, and the transitions that they complete."""
+        self._settle()
+        settings, env_ids = self.settings, rows.env_ids
+        places = self._places(env_ids, self._rows[env_ids])
+        depths = self._next_depths(rows)
+        self._make_room(env_ids)
+        self._frames[places] = rows.observations[:, -1]
+        self._depths[places] = depths
+        self._actions[places] = rows.actions
+        self._priors[places] = rows.priors
+        self._perturbations[places] = rows.perturbations
+        self._returns[places] = 0.0
+        self._transitions[places] = _NONE
+
+        # Rewards and ends count for the transitions that began up to n rows ago in the same episode (eq. n-step).
+        steps = np.where(rows.is_first, 0, self._steps[env_ids] + 1)
+        for k in range(settings.n_step, 0, -1):
+            open_ones = steps >= k
+            begun = self._places(env_ids, self._rows[env_ids] - k)
+            gained = np.float32(settings.discount ** (k - 1)) * rows.rewards.astype(np.float32)
+            self._returns[begun[open_ones]] += gained[open_ones]
+            complete = open_ones & (rows.last | (k == settings.n_step))
+            discounts = np.where(rows.terminated, 0.0, settings.discount**k)
+            self._complete(begun[complete], k, discounts[complete])
+        # After the end there is nothing open: what follows begins an episode.
+        self._steps[env_ids] = np.where(rows.last, 0, steps)
+        self._rows[env_ids] += 1
+
+    def _next_depths(self, rows: Rows) -> np.ndarray:
+        """How many rows before the new ones belong to their stacks."""
+        frames = self.settings.stack_shape[0]
+        places = self._places(rows.env_ids, self._rows[rows.env_ids] - 1)
+        depths = np.minimum(self._depths[places].astype(np.int64) + 1, frames - 1)
+        for i in np.flatnonzero(rows.is_first):
+            stack = rows.observations[i]
+            # After a lost life the stack goes on, after the end of a game it is filled with the first frame.
+            if np.all(stack == stack[-1]):
+                depths[i] = 0
+            elif not np.array_equal(stack[:-1], self._stacks(places[i : i + 1])[0, 1:]):
+                raise ValueError("an episode must begin with a stack that goes on or repeats one frame")
+        return depths
+
+    def _make_room(self, env_ids: np.ndarray) -> None:
+        """Gives up the transitions that need a row which is about to be overwritten."""
+        needing = self._rows[env_ids] - self.settings.num_rows + self.settings.stack_shape[0] - 1
+        numbers = self._transitions[self._places(env_ids, needing)][needing >= 0]
+        if len(numbers):
+            self._drop_until(int(numbers.max()) + 1)
+
+    def _drop_until(self, number: int) -> None:
+        first, last = int(self._counts[1]), max(int(self._counts[1]), number)
+        if self._weights is not None and last > first:
+            slots = np.arange(first, last) % self.settings.capacity
+            self._weights.set(slots, np.zeros(len(slots), np.float32))
+        self._counts[1] = last
+
+    def _complete(self, places: np.ndarray, length: int, discounts: np.ndarray) -> None:
+        """Adds the transitions that begin at these places."""
+        if not len(places):
+            return
+        numbers = self.added + np.arange(len(places))
+        self._drop_until(int(numbers[-1]) + 1 - self.settings.capacity)
+        slots = numbers % self.settings.capacity
+        self._starts[slots] = places
+        self._transitions[places] = numbers
+        self._lengths[places] = length
+        self._discounts[places] = discounts
+        if self._weights is not None:
+            self._weights.set(slots, np.full(len(slots), self._newest_priority[0]))
+        self._counts[0] += len(places)
+
+    @staticmethod
+    def draw(seed: int, number: int, batch_size: int) -> np.ndarray:
+        """The random bits of the sample with that number."""
+        return np.random.default_rng((seed, number)).integers(0, 2**32, batch_size, dtype=np.uint32)
+
+    def sample(self, bits: np.ndarray) -> tuple[types.Batch, np.ndarray]:
+        """Draws a batch with replacement, and where its transitions are."""
+        return self._gather(self._choose(bits))
+
+    def prefetch(self, bits: np.ndarray) -> None:
+        """Chooses a batch as `sample` would now; another thread gathers it until it is taken."""
+        if self._gatherer is None:
+            self._gatherer = futures.ThreadPoolExecutor(max_workers=1)
+        self._ahead.append(self._gatherer.submit(self._gather, self._choose(bits)))
+
+    def take(self) -> tuple[types.Batch, np.ndarray]:
+        """The batch that was prefetched first."""
+        return self._ahead.popleft().result()
+
+    def _settle(self) -> None:
+        """Waits until no other thread reads: rows may change after this."""
+        futures.wait(self._ahead)
+
+    def _choose(self, bits):
+        if not self.size:
+            raise ValueError("the replay is empty")
+        settings = self.settings
+        return ring.choose_slots(
+            bits, self.added, np.int64(self.size), settings.capacity,
+            lambda quantiles: self._weights.find(quantiles),
+            recent_fraction=settings.recent_fraction, priority_fraction=settings.priority_fraction,
+            oldest=int(self._counts[1]), xp=np,
+        ).astype(np.int64)
+
+    def _gather(self, slots):
+        starts = self._starts[slots]
+        ends = starts + self._lengths[starts].astype(np.int64) * self.settings.num_envs
+        ends %= self.settings.num_rows * self.settings.num_envs
+        transitions = types.Transition(
+            self._stacks(starts), self._actions[starts], self._returns[starts], self._discounts[starts],
+            self._stacks(ends), self._perturbations[starts],
+        )
+        return types.Batch(transitions, np.int32(self.size), self._priors[starts], self._priors[ends]), slots
+
+    def update(self, slots: np.ndarray, losses: np.ndarray) -> None:
+        """Makes the losses [n] of the transitions at `slots` their priorities."""
+        if self._weights is None:
+            return
+        errors, newest = ring.new_priorities(np.asarray(losses), self._newest_priority[0], xp=np)
+        oldest = int(self._counts[1])
+        # A transition that was given up since it was drawn has none.
+        there = (slots - oldest) % self.settings.capacity < self.size
+        self._weights.set(slots[there], errors[there])
+        self._newest_priority[0] = newest
+
+    def state(self) -> dict[str, Any]:
+        """All there is to save, as views of the arrays in use: filling those of an equal replay restores it.
+
+        Which rows are in use depends on `progress`, to which the other replay must be brought first.
+        """
+        self._settle()
+        used = int(min(self._rows.max(), self.settings.num_rows))
+        row_bytes = math.prod(self.settings.stack_shape[1:]) * self.settings.num_envs
+        per_piece = max(1, _PIECE // row_bytes)
+        state = {name: array[:used] for name, array in self._arrays.items() if name not in ("frames", "starts")}
+        frames = self._arrays["frames"]
+        state["frames"] = [frames[i : min(i + per_piece, used)] for i in range(0, used, per_piece)]
+        state["starts"] = self._starts[: min(self.added, self.settings.capacity)]
+        state["steps"], state["newest_priority"] = self._steps, self._newest_priority
+        if self._weights is not None:
+            state["weights"] = self._weights.weights
+        return state
+
+    def progress(self) -> dict[str, list[int]]:
+        """Counters that say how much of the arrays is in use; plain numbers."""
+        return {"rows": self._rows.tolist(), "counts": self._counts.tolist()}
+
+    def set_progress(self, progress: dict[str, list[int]]) -> None:
+        """Takes over the counters of a saved replay, before its `state` is filled in."""
+        self._rows[:], self._counts[:] = progress["rows"], progress["counts"]
+
+    def restored(self) -> None:
+        """To be called after `state` was filled in."""
+        if self._weights is not None:
+            self._weights.refresh()
+
+    def close(self) -> None:
+        """Ends the other thread."""
+        if self._gatherer is not None:
+            self._gatherer.shutdown(cancel_futures=True)

@@ -1,0 +1,325 @@
+"""Many environments outside JAX, such as envpool's: they step while the learner updates.
+
+One round is: choose the actions of all environments that wait for one, send them, put what was seen into the
+replay, start the updates that are due, choose the batches of the next ones, and receive. JAX starts an update and
+returns at once, envpool steps in threads of its own, and batches are gathered by another thread, so on several
+cores a round takes hardly longer than its updates.
+
+What happens is determined by the seed alone: batches are chosen at fixed points of a round, never by who is
+faster. (Asynchronous environments are the exception: there the fastest come first.)
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hyperagent_jax import actor as actor_lib
+from hyperagent_jax import errors
+from hyperagent_jax import prng
+from hyperagent_jax import types
+from hyperagent_jax.agents import base as agents_base
+from hyperagent_jax.environments import base as environments_base
+from hyperagent_jax.replay import frames as frames_lib
+
+
+def replay_settings(
+    agent: agents_base.Agent, num_envs: int, stack_shape: tuple[int, int, int]
+) -> frames_lib.Settings:
+    """The replay that an agent needs for so many environments."""
+    config = agent.config
+    prior = jax.eval_shape(
+        lambda key: agent.network.prior(agent.network.init(key).prior, jnp.zeros(_last(stack_shape), jnp.uint8)),
+        jax.random.key(0),
+    )
+    return frames_lib.Settings(
+        config.replay_capacity, num_envs, stack_shape, config.n_step, config.discount, agent.perturbation.dim,
+        prior.shape, config.recent_fraction, config.priority_fraction,
+    )
+
+
+def _last(stack_shape):
+    """The shape of a stack with its frames last, as networks take it."""
+    return (*stack_shape[1:], stack_shape[0])
+
+
+def _frames_last(stacks: types.Array) -> types.Array:
+    return jnp.moveaxis(stacks, -3, -1)
+
+
+class Totals(NamedTuple):
+    """What happened since totals were last taken.
+
+    Attributes:
+        loss: sum of the losses of all updates.
+        updates: number of updates.
+        scores: scores of the games that ended.
+    """
+
+    loss: float
+    updates: int
+    scores: list[float]
+
+
+class VectorRunner:
+    """Runs an agent in a vector environment; `advance` is one round."""
+
+    def __init__(self, agent: agents_base.Agent, environment: environments_base.VectorEnvironment, seed: int):
+        self.agent = agent
+        self.environment = environment
+        self.replay = frames_lib.FrameReplay(replay_settings(agent, environment.num_envs, environment.stack_shape))
+        self._seed = seed
+        self._is_synchronous = environment.batch_size == environment.num_envs
+        key = jax.random.key(seed)
+        self._key = prng.hash_key(types.fold_in_tag(key, "run"))
+        self.learner = jax.jit(agent.learner.init)(types.fold_in_tag(key, "learner"))
+        self._indices = jax.jit(
+            lambda: jax.vmap(lambda k: agent.actor.draw(k).indices)(
+                jax.random.split(types.fold_in_tag(self._key, "actor"), environment.num_envs)
+            )
+        )()
+        self._loss = jnp.zeros(())
+        self._act = jax.jit(self._make_act(), donate_argnums=1)
+        self._update = jax.jit(self._make_update(), donate_argnums=(0, 1))
+        self.rounds = 0
+        self.interactions = 0
+        self.updates = 0
+        self.games = 0
+        self._updates_before = 0
+        self._scores: list[float] = []
+        self._game_scores = np.zeros(environment.num_envs)
+        self._log: list[np.ndarray] = []
+        self._priorities: list[tuple[np.ndarray, types.Array]] = []  # of updates whose losses may not be there yet
+        self._chosen = 0  # batches that were chosen ahead
+        self._step: environments_base.VectorStep | None = None
+
+    def _make_act(self):
+        agent = self.agent
+
+        def act(learner, indices, key, stacks, env_ids, is_first, number, is_random):
+            key = types.fold_in_tag(jax.random.fold_in(key, number), "act")
+            observations = _frames_last(stacks)
+            noise = jax.vmap(agent.actor.draw)(jax.random.split(key, len(env_ids)))
+            own = jax.vmap(agent.actor.next_indices)(indices[env_ids], is_first, noise)
+            # The prior is evaluated here, once for every observation, and never in an update.
+            prior = jax.vmap(agent.network.prior, (None, 0))(learner.prior, observations)
+            values = jax.vmap(agent.learner.values, (None, 0, 0, 0))(learner, observations, own, prior)
+            greedy = jax.vmap(agent.actor.select, (0, 0, None))(values, noise, learner.count)
+            actions = jnp.where(is_random, jax.vmap(actor_lib.random_action)(noise), greedy)
+            perturbations = agent.perturbation.sample(types.fold_in_tag(key, "perturbation"), (len(env_ids),))
+            return indices.at[env_ids].set(own), actions, prior, perturbations
+
+        return act
+
+    def _make_update(self):
+        agent = self.agent
+
+        def update(learner, loss, key, batch):
+            key = types.fold_in_tag(jax.random.fold_in(key, learner.count), "update")
+            t = batch.transitions
+            t = t._replace(o_tm1=_frames_last(t.o_tm1), o_t=_frames_last(t.o_t))
+            learner, info = agent.learner.step(learner, batch._replace(transitions=t), key)
+            return learner, loss + info["loss"], info["losses"]
+
+        return update
+
+    def begin(self) -> None:
+        """Begins all environments."""
+        self._step = self.environment.reset()
+        self._account()
+
+    def _due(self, interactions: int) -> int:
+        """Number of updates there should be after so many interactions."""
+        config = self.agent.config
+        return config.updates_per_step * max(0, interactions - config.min_replay)
+
+    def advance(self) -> None:
+        """One round."""
+        step = self._step
+        self._indices, *outputs = self._act(
+            self.learner, self._indices, self._key, step.observations, step.env_ids, step.is_first, self.rounds,
+            self.interactions < self.agent.config.min_replay,
+        )
+        actions, priors, perturbations = map(np.asarray, outputs)  # waits for all updates so far
+        self._apply_priorities()
+        self.environment.send(actions, step.env_ids)
+        if self._is_synchronous:
+            self._log.append(actions.astype(np.uint8))
+        self.rounds += 1
+        self.replay.add(frames_lib.Rows(
+            step.env_ids, step.observations, step.is_first, step.rewards, step.terminated, step.last, actions,
+            priors, perturbations,
+        ))
+        self._learn()
+        # What was sent to an environment whose episode has ended is not an interaction.
+        self._choose_batches(self.interactions + int(np.sum(~step.last)))
+        self._step = self.environment.recv()
+        self._account()
+
+    def _learn(self) -> None:
+        for _ in range(self._due(self.interactions) - self.updates):
+            if self._chosen:
+                batch, slots = self.replay.take()
+                self._chosen -= 1
+            elif self.replay.size:
+                batch, slots = self.replay.sample(self._bits(self.updates))
+            else:
+                return  # no transition is complete yet
+            self.learner, self._loss, losses = self._update(self.learner, self._loss, self._key, batch)
+            self.updates += 1
+            if self.agent.config.priority_fraction:
+                self._priorities.append((slots, losses))
+
+    def _bits(self, number: int) -> np.ndarray:
+        return self.replay.draw(self._seed, number, self.agent.config.batch_size)
+
+    def _choose_batches(self, interactions: int) -> None:
+        """Chooses the batches of the updates that will be due after so many interactions."""
+        if self.replay.size:
+            for number in range(self.updates + self._chosen, self._due(interactions)):
+                self.replay.prefetch(self._bits(number))
+                self._chosen += 1
+
+    def _apply_priorities(self) -> None:
+        for slots, losses in self._priorities:
+            self.replay.update(slots, np.asarray(losses))
+        self._priorities.clear()
+
+    def _account(self) -> None:
+        step = self._step
+        self.interactions += int(np.sum(~step.is_first))
+        self._game_scores[step.env_ids] += step.scores
+        for env in step.env_ids[step.game_over]:
+            self._scores.append(float(self._game_scores[env]))
+            self._game_scores[env] = 0.0
+            self.games += 1
+
+    def take_totals(self) -> Totals:
+        """What happened since the last call; waits for all updates."""
+        totals = Totals(float(self._loss), self.updates - self._updates_before, self._scores)
+        self._loss, self._updates_before, self._scores = jnp.zeros(()), self.updates, []
+        return totals
+
+    @property
+    def recent_scores(self) -> list[float]:
+        """Scores of the games that ended since totals were taken."""
+        return self._scores
+
+    def facts(self) -> dict[str, Any]:
+        """Counters, as plain numbers; with `tree` all there is to save."""
+        return {
+            "rounds": self.rounds, "interactions": self.interactions, "updates": self.updates, "games": self.games,
+            "updates_before": self._updates_before, "scores": self._scores, "pending": len(self._priorities),
+            "game_scores": self._game_scores.tolist(), "log": len(self._log),
+            "replay": self.replay.progress(),
+        }
+
+    def tree(self) -> dict[str, Any]:
+        """The arrays to save; those of numpy are the runner's own and can be filled in place."""
+        batch_size = self.agent.config.batch_size
+        slots = np.array([slots for slots, _ in self._priorities], np.int64).reshape(-1, batch_size)
+        losses = np.array([losses for _, losses in self._priorities], np.float32).reshape(-1, batch_size)
+        return {
+            "learner": self.learner, "indices": self._indices, "loss": self._loss, "replay": self.replay.state(),
+            "log": np.array(self._log, np.uint8).reshape(-1, self.environment.num_envs),
+            "step": self._step._asdict(), "slots": slots, "losses": losses,
+        }
+
+    def restore(self, facts: dict[str, Any], load: Callable[[Any], Any]) -> None:
+        """Goes on where another runner was.
+
+        An emulator's state cannot be saved, but it follows from its seed and the actions it was given, so those
+        are given again, at the speed of the bare environments. Asynchronous environments begin anew.
+
+        Args:
+            facts: its `facts`.
+            load: maps a tree like its `tree` to its own.
+        """
+        batch_size = self.agent.config.batch_size
+        self.replay.set_progress(facts["replay"])
+        self._step = self.environment.reset()
+        like = {
+            **self.tree(),
+            "log": np.zeros((facts["log"], self.environment.num_envs), np.uint8),
+            "slots": np.zeros((facts["pending"], batch_size), np.int64),
+            "losses": np.zeros((facts["pending"], batch_size), np.float32),
+            "step": {name: np.empty_like(array) for name, array in self._step._asdict().items()},
+        }
+        tree = load(like)
+        self.replay.restored()
+        self.learner, self._indices, self._loss = tree["learner"], tree["indices"], tree["loss"]
+        self.rounds, self.interactions, self.updates = facts["rounds"], facts["interactions"], facts["updates"]
+        self.games, self._updates_before = facts["games"], facts["updates_before"]
+        self._scores, self._game_scores = list(facts["scores"]), np.array(facts["game_scores"])
+        self._log = list(tree["log"])
+        saved = environments_base.VectorStep(**tree["step"])
+        if self._is_synchronous:
+            for actions in self._log:
+                self.environment.send(actions, self._step.env_ids)
+                self._step = self.environment.recv()
+            if not all(np.array_equal(a, b) for a, b in zip(self._step, saved, strict=True)):
+                raise errors.UserError(
+                    "the environments do not repeat what they did before (another version of envpool?): the run "
+                    "cannot be resumed exactly"
+                )
+            # Chosen before the priorities of the last updates were known, as they were without the interruption.
+            self._choose_batches(self.interactions)
+        else:
+            self._game_scores[:] = 0.0
+        self._priorities = [(slots, losses) for slots, losses in zip(tree["slots"], tree["losses"], strict=True)]
+
+    def close(self) -> None:
+        """Ends environments and threads."""
+        self.environment.close()
+        self.replay.close()
+
+
+def make_evaluator(agent: agents_base.Agent, epsilon: float = 0.0):
+    """Makes evaluate(variables, environment, num_episodes, key, should_stop, on_step) -> scores, None if stopped.
+
+    Every game has its own index, drawn at its start. Each environment plays the same number of games or one less,
+    so short games do not count more often than long ones.
+
+    Args:
+        agent: the agent.
+        epsilon: chance of a random action.
+    """
+    actor = agent.evaluation_actor
+
+    @jax.jit
+    def act(variables, indices, stacks, is_first, key, number):
+        observations = _frames_last(stacks)
+        noise = jax.vmap(actor.draw)(jax.random.split(jax.random.fold_in(key, number), len(is_first)))
+        indices = jax.vmap(actor.next_indices)(indices, is_first, noise)
+        apply = jax.vmap(jax.vmap(agent.network.apply, (None, None, 0)), (None, 0, 0))
+        greedy = jax.vmap(actor.select)(apply(variables, observations, indices), noise)
+        is_random = noise.explore < epsilon
+        return indices, jnp.where(is_random, jax.vmap(actor_lib.random_action)(noise), greedy)
+
+    def evaluate(
+        variables, environment, num_episodes, key, should_stop=lambda: False, on_step=lambda actions: None
+    ):
+        num_envs = environment.num_envs
+        wanted = num_episodes // num_envs + (np.arange(num_envs) < num_episodes % num_envs)
+        scores: list[list[float]] = [[] for _ in range(num_envs)]
+        running = np.zeros(num_envs)
+        key = prng.hash_key(types.fold_in_tag(key, "evaluation"))
+        indices = jax.vmap(lambda k: actor.draw(k).indices)(jax.random.split(key, num_envs))
+        step, number = environment.reset(), 0
+        while any(len(own) < want for own, want in zip(scores, wanted, strict=True)):
+            if should_stop():
+                return None
+            indices, actions = act(variables, indices, step.observations, step.is_first, key, number)
+            actions = np.asarray(actions)
+            environment.send(actions, step.env_ids)
+            on_step(actions)
+            step, number = environment.recv(), number + 1
+            running += step.scores
+            for env in np.flatnonzero(step.game_over):
+                scores[env].append(float(running[env]))
+                running[env] = 0.0
+        return [score for own, want in zip(scores, wanted, strict=True) for score in own[:want]]
+
+    return evaluate

@@ -1,0 +1,186 @@
+"""Tests of the statistics of Atari scores, with the paper's tables and with fixed numbers."""
+
+import csv
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from hyperagent_jax.analysis import atari
+from hyperagent_jax.analysis import atari_plots
+from hyperagent_jax.analysis import video
+from hyperagent_jax.environments import atari as environment
+
+# Sums of the columns of both printed tables.
+HUMAN, SCORES = (319_191.7, 282_542.3), (301_356.8, 920_508.5)
+MATRIX = np.array([[0.1, 0.9, 2.0, 0.4], [1.5, 0.2, 0.3, 7.0], [-0.5, 0.0, 0.8, 1.1]])
+
+
+def test_tables_of_the_paper():
+    games = atari.games()
+    assert len(games) == 55 and sum(game.is_in_26 for game in games.values()) == 26
+    assert tuple(sorted(games)) == environment.GAMES_55
+    assert tuple(sorted(name for name, game in games.items() if game.is_in_26)) == environment.GAMES_26
+    pong, zaxxon = games["Pong"], games["Zaxxon"]
+    assert (pong.random, pong.human) == (-20.7, 14.6)
+    assert pong.published == {"ddqn_zoo": -15.4, "der": 20.6, "rainbow": 5.1, "hyperdqn": 20.5, "hyperagent": 20.5}
+    assert zaxxon.published == {"ddqn_zoo": 2.1, "rainbow": 7344.1, "hyperdqn": 3093.3, "hyperagent": 7688.1}
+    first = [game for game in games.values() if game.is_in_26]
+    other = [game for game in games.values() if not game.is_in_26]
+    for members, human, hyperagent in ((first, HUMAN[0], SCORES[0]), (other, HUMAN[1], SCORES[1])):
+        assert sum(game.human for game in members) == pytest.approx(human, abs=0.05)
+        assert sum(game.published["hyperagent"] for game in members) == pytest.approx(hyperagent, abs=0.05)
+    assert pong.normalize(14.6) == 1.0 and pong.normalize(-20.7) == 0.0
+
+
+def test_normalised_tables_are_near_the_papers_aggregates():
+    """The paper has a median of 1.07 and a mean of 1.97, and so has its own table; its IQM over games and seeds
+    is 1.22, that of the table's averages over seeds is higher."""
+    scores = atari.published_matrix("hyperagent", environment.GAMES_26)
+    assert scores.shape == (26, 1)
+    assert atari.median(scores) == pytest.approx(1.07, abs=0.1)
+    assert atari.mean(scores) == pytest.approx(1.97, abs=0.1)
+    assert atari.iqm(scores) == pytest.approx(1.4516, abs=1e-4)
+    assert atari.published_matrix("der", ["Zaxxon"]).shape == (0, 1)
+
+
+@pytest.mark.parametrize("size", [1, 3, 4, 5, 7, 8, 100, 520])
+def test_iqm_is_the_trimmed_mean(size):
+    scores = np.random.default_rng(size).normal(size=size) ** 3
+    assert atari.iqm(scores) == pytest.approx(stats.trim_mean(scores, 0.25), rel=1e-12)
+
+
+def test_statistics_by_hand():
+    # In order: -0.5 0 0.1 | 0.2 0.3 0.4 0.8 0.9 1.1 | 1.5 2 7
+    assert atari.iqm(MATRIX) == pytest.approx(3.7 / 6)
+    assert atari.mean(MATRIX) == pytest.approx(13.8 / 12)
+    assert atari.median(MATRIX) == pytest.approx(0.85)  # of 0.85, 2.25 and 0.35
+    np.testing.assert_allclose(atari.profile(MATRIX, np.array([-1.0, 0.3, 1.0, 7.0])), [1.0, 7 / 12, 4 / 12, 0.0])
+
+
+def test_bootstrap_draws_within_games():
+    # Games that do not vary leave nothing to draw, however far apart they are.
+    constant = np.array([[1.0] * 5, [50.0] * 5])
+    interval = atari.stratified_bootstrap(constant, atari.mean, repetitions=50)
+    assert (interval.value, interval.low, interval.high) == (25.5, 25.5, 25.5)
+    # The mean of 2 x 40 normals has the standard deviation sqrt(39 / 40) / sqrt(80) given the sample.
+    scores = np.random.default_rng(0).normal(size=(2, 40))
+    interval = atari.stratified_bootstrap(scores, atari.mean)
+    spread = np.sqrt(np.mean(np.var(scores, axis=1)) / 80)
+    assert interval.value == pytest.approx(scores.mean())
+    assert interval.low == pytest.approx(scores.mean() - 1.96 * spread, abs=0.2 * spread)
+    assert interval.high == pytest.approx(scores.mean() + 1.96 * spread, abs=0.2 * spread)
+    assert interval == atari.stratified_bootstrap(scores, atari.mean)
+
+
+def test_relative_improvement():
+    game = atari.Game("X", True, 10.0, 110.0, {})
+    assert atari.relative_improvement(60.0, 40.0, game) == pytest.approx(20 / 100)
+    assert atari.relative_improvement(60.0, 210.0, game) == pytest.approx(-150 / 200)
+
+
+def test_efficiencies():
+    methods = {method.method: method for method in atari.efficiencies(888_736)}
+    assert methods["HyperAgent"].params == 888_736 and methods["BBF"].params == 20 * 888_736
+    # 8 8 4 32 + 32, 4 4 32 64 + 64, 3 3 64 64 + 64, 3136 512 + 512, 512 6 + 6
+    assert methods["DDQN (DQN Zoo)"].params == 8_224 + 32_832 + 36_928 + 1_606_144 + 3_078
+    assert methods["DDQN (DQN Zoo)"].interactions * 0.15 == methods["HyperAgent"].interactions
+    assert not methods["Ensemble+"].reaches_human
+
+
+def write_results(path, rows):
+    fields = ("game", "agent", "seed", "score", "interactions", "num_params", "error")
+    with open(path, "w", newline="") as f:
+        writer = csv.DictWriter(f, fields, restval="")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def test_runs_and_summary(tmp_path):
+    rows = [
+        {"game": "Pong", "agent": "hyperagent", "seed": seed, "score": score, "interactions": 100, "num_params": 7}
+        for seed, score in ((0, 14.6), (1, -20.7), (2, 14.6))
+    ]
+    rows += [{**row, "game": "Boxing", "score": score} for row, score in zip(rows, (12.1, 24.1), strict=False)]
+    rows.append({**rows[0], "seed": 9, "score": "", "error": "broken"})
+    write_results(tmp_path / "results.csv", rows)
+    runs = atari.read([str(tmp_path)])
+    assert len(runs) == 5
+    names, scores = atari.score_matrix(runs, "hyperagent")
+    assert names == ["Boxing", "Pong"]
+    np.testing.assert_allclose(scores, [[1.0, 2.0], [1.0, 0.0]])  # two seeds, as Boxing has
+    fields, table = atari.summary_rows(runs)
+    assert table[0]["method"] == "hyperagent" and (table[0]["games"], table[0]["seeds"]) == (2, 2)
+    assert (table[0]["IQM"], table[0]["Median"], table[0]["Mean"]) == (1.0, 1.0, 1.0)
+    assert {row["method"] for row in table[1:]} == set(atari.METHODS.values()) and set(table[0]) == set(fields)
+    with pytest.raises(Exception, match="the same run is there twice: hyperagent on Pong, seed 0"):
+        atari.read([str(tmp_path), str(tmp_path)])
+    with pytest.raises(Exception, match="there is no .*absent"):
+        atari.read([str(tmp_path / "absent")])
+
+
+def test_pictures(tmp_path):
+    curve = [
+        {"game": game, "seed": str(seed), "interactions": str(1_000 * k), "eval_score": str(k + seed)}
+        for game in ("Pong", "Breakout") for seed in range(2) for k in range(1, 6)
+    ]
+    rows = [{"game": name, "agent": "hyperagent", "seed": seed, "score": game.human, "interactions": 1}
+            for name, game in atari.games().items() for seed in range(2)]
+    write_results(tmp_path / "results.csv", rows)
+    runs = atari.read([str(tmp_path)])
+    atari_plots.curves(tmp_path / "curves.png", "t", {"hyperagent": curve, "ddqn": curve[:5]})
+    atari_plots.aggregates(tmp_path / "aggregates.png", "t", atari.summary_rows(runs)[1])
+    atari_plots.profiles(tmp_path / "profiles.png", "t", {"hyperagent": atari.score_matrix(runs, "hyperagent")[1]})
+    atari_plots.improvements(tmp_path / "improvements.png", "t", {"Pong": 0.5, "Boxing": -20.0})
+    atari_plots.data_against_parameters(tmp_path / "data.png", "t", atari.efficiencies(888_736))
+    for name in ("curves", "aggregates", "profiles", "improvements", "data"):
+        assert (tmp_path / f"{name}.png").stat().st_size > 10_000
+        assert (tmp_path / f"{name}.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+
+
+def test_gif(tmp_path):
+    from PIL import Image
+
+    pictures = [np.full((210, 160, 3), shade, np.uint8) for shade in (0, 100, 200)]
+    video.write_gif(tmp_path / "game.gif", pictures)
+    with Image.open(tmp_path / "game.gif") as image:
+        assert image.size == (320, 420) and image.n_frames == 3
+        image.seek(2)
+        assert np.abs(np.asarray(image.convert("RGB")).astype(int) - 200).max() < 3
+
+
+def test_report_as_a_user_makes_it(tmp_path):
+    script = pathlib.Path(__file__).parent.parent / "experiments" / "report_atari.py"
+
+    def report(*arguments):
+        return subprocess.run(
+            [sys.executable, str(script), *arguments], capture_output=True, text=True, timeout=120, check=False
+        )
+
+    for agent, share in (("hyperagent", 1.0), ("ddqn", 0.5)):
+        (tmp_path / agent).mkdir()
+        write_results(tmp_path / agent / "results.csv", [
+            {"game": game.name, "agent": agent, "seed": seed, "interactions": 9, "num_params": 888_736,
+             "score": game.random + share * (game.human - game.random)}
+            for game in (atari.games()["Pong"], atari.games()["Krull"]) for seed in range(2)
+        ])
+        curve = [f"{name},{seed},{k},{k}" for name in ("Pong", "Krull") for seed in range(2) for k in (1, 2)]
+        text = "\n".join(["game,seed,interactions,eval_score", *curve])
+        (tmp_path / agent / "curve.csv").write_text(text + "\n")
+    out = tmp_path / "out"
+    done = report(f"--results={tmp_path / 'hyperagent'},{tmp_path / 'ddqn' / 'results.csv'}", f"--out={out}")
+    assert done.returncode == 0, done.stderr
+    assert "| hyperagent | 2 | 2 | 1.0 | 1.0 | 1.0 |" in done.stdout
+    assert "| ddqn | 2 | 2 | 0.5 | 0.5 | 0.5 |" in done.stdout
+    pictures = {path.name for path in out.glob("*.png")}
+    assert {"aggregates.png", "profiles.png", "curves.png", "data_and_parameters.png"} < pictures
+    assert {"hyperagent_over_ddqn.png", "ddqn_over_hyperagent.png", "ddqn_over_rainbow.png"} < pictures
+    with open(out / "summary.csv") as f:
+        assert [row["method"] for row in csv.DictReader(f)][:2] == ["hyperagent", "ddqn"]
+    for places, message in (("", "give the results to draw"), (str(tmp_path / "no"), "there is no")):
+        done = report(f"--results={places}")
+        assert done.returncode == 2 and done.stderr.startswith(f"error: {message}")
+        assert len(done.stderr.strip().splitlines()) == 1

@@ -1,0 +1,192 @@
+"""run_atari.py as a user runs it, with envpool's games."""
+
+import csv
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+from PIL import Image
+import pytest
+
+from hyperagent_jax import checkpoint
+from hyperagent_jax import errors
+from hyperagent_jax import memory
+from hyperagent_jax.agents import atari as presets
+from hyperagent_jax.runners import atari
+
+SCRIPT = pathlib.Path(__file__).parent.parent / "experiments" / "run_atari.py"
+SMALL = [
+    "--hidden_sizes=8", "--batch_size=4", "--min_replay=40", "--num_envs=2", "--steps=240", "--eval_every=80",
+    "--eval_episodes=2", "--final_eval_episodes=3", "--max_frames=240", "--noprogress",
+]
+
+
+def command(*arguments):
+    return [sys.executable, str(SCRIPT), *arguments]
+
+
+def run(*arguments, **environment):
+    return subprocess.run(
+        command(*arguments), capture_output=True, text=True, timeout=240, check=False,
+        env={**os.environ, **environment},
+    )
+
+
+def read(path):
+    with open(path) as f:
+        return list(csv.DictReader(f))
+
+
+@pytest.mark.parametrize("arguments, message", [
+    (["--game=pong"], "unknown game 'pong'; did you mean Pong?"),
+    (["--agent=bootdqn"], "unknown agent 'bootdqn'; for Atari there are hyperagent, hyperagent_ois, ddqn"),
+    (["--replay_capacity=900000000", "--steps=900000000"], "GB of memory and"),
+    (["--n_step=300"], "n_step must be between 1 and 255, got 300"),
+])
+def test_bad_input_is_one_clear_line(arguments, message, tmp_path):
+    done = run(*arguments, f"--logdir={tmp_path / 'run'}", "--noprogress")
+    assert done.returncode == 2
+    lines = done.stderr.strip().splitlines()
+    assert len(lines) == 1 and lines[0].startswith("error: ") and message in lines[0]
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_missing_envpool_is_one_clear_line(tmp_path):
+    (tmp_path / "envpool.py").write_text("raise ImportError('no such package')\n")
+    done = run(f"--logdir={tmp_path / 'run'}", PYTHONPATH=str(tmp_path))
+    assert done.returncode == 2
+    assert done.stderr.strip() == "error: envpool is not installed: pip install 'hyperagent_jax[atari]'"
+
+
+def test_results_and_killed_equals_unbroken(tmp_path):
+    """A whole run; and the same one ended by kill -9 and by SIGTERM, and resumed: the same rows."""
+    unbroken, broken = tmp_path / "unbroken", tmp_path / "broken"
+    done = run("--game=Breakout", "--record_video", f"--logdir={unbroken}", *SMALL)
+    assert done.returncode == 0, done.stderr
+    (row,) = read(unbroken / "results.csv")
+    curve = read(unbroken / "curve.csv")
+    assert [int(r["interactions"]) // 80 for r in curve] == [1, 2, 3]
+    best = max(curve, key=lambda r: float(r["eval_score"]))
+    assert row["best_eval_score"] == best["eval_score"] and row["best_interactions"] == best["interactions"]
+    assert (row["game"], row["agent"], row["episodes"], row["error"]) == ("Breakout", "hyperagent", "3", "")
+    facts = checkpoint.load_facts(unbroken / "checkpoints" / "Breakout_seed_0_best.npz")
+    assert facts["interactions"] == int(row["best_interactions"])
+    assert not (unbroken / "checkpoints" / "Breakout_seed_0.npz").exists()  # the replay is not needed any more
+    record = json.loads((unbroken / "config.json").read_text())
+    assert record["identity"]["preset"] == "paper" and record["versions"]["envpool"]
+    assert (unbroken / "atari.png").stat().st_size > 10_000
+    with Image.open(unbroken / "Breakout_seed_0.gif") as image:
+        assert image.size == (320, 420) and image.n_frames > 5
+
+    arguments = ["--game=Breakout", f"--logdir={broken}", "--checkpoint_seconds=0", "--resume", *SMALL]
+    file = broken / "checkpoints" / "Breakout_seed_0.npz"
+    for sign, least in ((signal.SIGKILL, 60), (signal.SIGTERM, 120)):
+        process = subprocess.Popen(
+            command(*arguments), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        )
+        deadline = time.monotonic() + 120
+        while time.monotonic() < deadline and process.poll() is None:
+            if file.exists() and checkpoint.load_facts(file)["runner"]["interactions"] >= least:
+                break
+            time.sleep(0.05)
+        os.kill(process.pid, sign)
+        _, stderr = process.communicate(timeout=120)
+        assert checkpoint.load_facts(file)["runner"]["interactions"] >= least
+        if sign == signal.SIGTERM:
+            assert process.returncode == 130 and "--resume goes on from here" in stderr
+    done = run(*arguments)
+    assert done.returncode == 0, done.stderr
+    assert "its games are first played again" in done.stdout
+    timed = ("seconds", "train_seconds", "interactions_per_second")
+    for name in ("results.csv", "curve.csv"):
+        one, other = ([{k: v for k, v in r.items() if k not in timed} for r in read(folder / name)]
+                      for folder in (unbroken, broken))
+        assert one == other
+    refused = run(*arguments, "--sigma=0.5")
+    assert refused.returncode == 2 and "sigma was 0.01, is now 0.5" in refused.stderr
+
+
+@pytest.mark.slow
+def test_several_games_and_seeds(tmp_path):
+    done = run("--game=Pong,Breakout", "--num_seeds=2", "--agent=ddqn", "--num_workers=1", f"--logdir={tmp_path}",
+               *SMALL, "--steps=60", "--eval_every=60", "--max_frames=80")
+    assert done.returncode == 0, done.stderr
+    rows = read(tmp_path / "results.csv")
+    assert [(row["game"], row["seed"]) for row in rows] == [
+        ("Pong", "0"), ("Pong", "1"), ("Breakout", "0"), ("Breakout", "1")
+    ]
+    assert "4 of 4 runs finished" in done.stdout
+
+
+def make_task(tmp_path, **settings):
+    config = presets.configs("paper")["ddqn"](hidden_sizes=(8,), batch_size=4, min_replay=40, replay_capacity=200)
+    protocol = atari.Protocol(steps=60, num_envs=2, eval_every=30, eval_episodes=1, final_eval_episodes=1,
+                              max_frames=80)
+    return atari.Task("Pong", "ddqn", config, protocol, 0, str(tmp_path / "run.npz"), **settings)
+
+
+def test_a_full_disk_leaves_the_last_checkpoint(tmp_path, monkeypatch):
+    task = make_task(tmp_path, checkpoint_seconds=0.0)
+    saved, savez = [], np.savez
+
+    def full_disk(file, **arrays):
+        if "facts" in arrays and "run.npz" in file.name:
+            saved.append(json.loads(str(arrays["facts"]))["runner"]["rounds"])
+            if len(saved) == 4:
+                file.write(b"half")
+                raise OSError(28, "No space left on device")
+        savez(file, **arrays)
+
+    monkeypatch.setattr(np, "savez", full_disk)
+    with pytest.raises(errors.UserError, match="cannot write checkpoint .*run.npz: No space left on device"):
+        atari.run_task(task, lambda event: None, lambda: False)
+    assert checkpoint.load_facts(task.checkpoint)["runner"]["rounds"] == saved[2]
+    assert [path.name for path in tmp_path.iterdir()] == ["run.npz"]
+
+
+def test_checkpoints_of_another_configuration_are_refused(tmp_path):
+    task = make_task(tmp_path)
+    atari.run_task(task, lambda event: None, lambda: True)  # asked to stop at once: saves
+    assert checkpoint.load_facts(task.checkpoint)["runner"]["interactions"] == 0
+    other = atari.dataclasses.replace(task, seed=1)
+    with pytest.raises(errors.UserError, match="made with another configuration: delete it"):
+        atari.run_task(other, lambda event: None, lambda: True)
+
+
+def test_stopped_in_the_last_evaluation(tmp_path, monkeypatch):
+    """It is made up for: the rows are those of an unbroken run."""
+    play = atari._Run.play
+
+    def stop_at_the_end(self, variables, purpose, num_episodes):
+        return None if self.runner.interactions >= 60 else play(self, variables, purpose, num_episodes)
+
+    events = []
+    task = make_task(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(atari._Run, "play", stop_at_the_end)
+        atari.run_task(task, events.append, lambda: False)
+    assert [event[0] for event in events if event[0] != "progress"] == ["curve"]
+    atari.run_task(task, events.append, lambda: False)
+    unbroken = []
+    folder = tmp_path / "unbroken"
+    atari.run_task(make_task(folder), unbroken.append, lambda: False)
+
+    def rows(events):
+        rows = [row for kind, row in events if kind in ("curve", "result")]
+        return [{k: v for k, v in row.items() if "second" not in k} for row in rows]
+
+    assert [kind for kind, _ in unbroken if kind != "progress"] == ["curve", "curve", "result", "finished"]
+    assert rows(events)[1:] == rows(unbroken)
+
+
+def test_memory_is_checked_before_it_is_taken(monkeypatch):
+    monkeypatch.setattr(memory, "available_bytes", lambda: 3_000_000_000)
+    memory.require(2_999_999_999, "the run", "do less")
+    with pytest.raises(errors.UserError, match="the run needs 3.50 GB of memory and 3.00 GB are free: do less"):
+        memory.require(3_500_000_000, "the run", "do less")
+    assert memory.resident_bytes() > 50_000_000
