@@ -122,9 +122,19 @@ def _chosen_games() -> list[str]:
     return list(dict.fromkeys(names))
 
 
+def _largest(tasks: list[atari.Task]) -> atari.Task:
+    """The task that needs most memory: that of a game with the most actions, of which 18 are all there are."""
+    largest = tasks[0]
+    for task in tasks:
+        if games.num_actions(largest.game) == games.MAX_ACTIONS:
+            break
+        largest = max(largest, task, key=lambda one: games.num_actions(one.game))
+    return largest
+
+
 def _require_memory(task: atari.Task, num_processes: int) -> dict[str, int]:
     needed = atari.num_bytes(task)
-    what = f"{num_processes} run(s) at a time" if num_processes > 1 else "the run"
+    what = f"running {num_processes} at a time" if num_processes > 1 else "the run"
     memory.require(
         num_processes * (needed["total"] + atari.PROGRAM_BYTES), what,
         f"lower --replay_capacity (now {task.config.replay_capacity:,}) or --num_workers (now {num_processes})",
@@ -159,7 +169,7 @@ def main() -> int:
     tasks = [atari.Task(game, FLAGS.agent, config, protocol, seed, "") for game in names for seed in seeds]
     num_processes = min(common.num_workers(), len(tasks))
     # Refuses a bad config, or one that needs too much, before anything is written.
-    needed = _require_memory(max(tasks, key=lambda task: games.num_actions(task.game)), num_processes)
+    needed = _require_memory(_largest(tasks), num_processes)
 
     logdir = FLAGS.logdir or f"logs/atari_{FLAGS.game.replace(',', '_')}_{FLAGS.agent}"
     identity = {

@@ -1,5 +1,7 @@
 """Atari games through envpool; the only file that imports envpool."""
 
+import functools
+
 import numpy as np
 
 from hyperagent_jax import errors
@@ -24,6 +26,8 @@ GAME_SETS = {"all26": GAMES_26, "all55": GAMES_55}
 FRAME_SKIP = 4
 STACK_SHAPE = (4, 84, 84)
 MAX_FRAMES = 108_000
+# Actions of the console; most games know fewer.
+MAX_ACTIONS = 18
 _SETTINGS = dict(
     stack_num=STACK_SHAPE[0], frame_skip=FRAME_SKIP, gray_scale=True, img_height=STACK_SHAPE[1],
     img_width=STACK_SHAPE[2], repeat_action_probability=0.0,
@@ -58,6 +62,7 @@ def _make(game: str, num_envs: int, seed: tuple, max_frames: int, **settings):
     )
 
 
+@functools.cache
 def num_actions(game: str) -> int:
     """Number of actions of a game."""
     check_game(game)

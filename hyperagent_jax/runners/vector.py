@@ -90,7 +90,7 @@ class VectorRunner:
         self._updates_before = 0
         self._scores: list[float] = []
         self._game_scores = np.zeros(environment.num_envs)
-        self._log: list[np.ndarray] = []
+        self._log = bytearray()  # all actions so far, one byte each
         self._priorities: list[tuple[np.ndarray, types.Array]] = []  # of updates whose losses may not be there yet
         self._chosen = 0  # batches that were chosen ahead
         self._step: environments_base.VectorStep | None = None
@@ -146,7 +146,7 @@ class VectorRunner:
         self._apply_priorities()
         self.environment.send(actions, step.env_ids)
         if self._is_synchronous:
-            self._log.append(actions.astype(np.uint8))
+            self._log.extend(actions.astype(np.uint8).tobytes())
         self.rounds += 1
         self.replay.add(frames_lib.Rows(
             step.env_ids, step.observations, step.is_first, step.rewards, step.terminated, step.last, actions,
@@ -212,18 +212,18 @@ class VectorRunner:
         return {
             "rounds": self.rounds, "interactions": self.interactions, "updates": self.updates, "games": self.games,
             "updates_before": self._updates_before, "scores": self._scores, "pending": len(self._priorities),
-            "game_scores": self._game_scores.tolist(), "log": len(self._log),
+            "game_scores": self._game_scores.tolist(), "log": len(self._log) // self.environment.num_envs,
             "replay": self.replay.progress(),
         }
 
     def tree(self) -> dict[str, Any]:
-        """The arrays to save; those of numpy are the runner's own and can be filled in place."""
+        """The arrays to save; those of the replay are its own and can be filled in place."""
         batch_size = self.agent.config.batch_size
         slots = np.array([slots for slots, _ in self._priorities], np.int64).reshape(-1, batch_size)
         losses = np.array([losses for _, losses in self._priorities], np.float32).reshape(-1, batch_size)
         return {
             "learner": self.learner, "indices": self._indices, "loss": self._loss, "replay": self.replay.state(),
-            "log": np.array(self._log, np.uint8).reshape(-1, self.environment.num_envs),
+            "log": np.frombuffer(bytes(self._log), np.uint8).reshape(-1, self.environment.num_envs),
             "step": self._step._asdict(), "slots": slots, "losses": losses,
         }
 
@@ -253,10 +253,10 @@ class VectorRunner:
         self.rounds, self.interactions, self.updates = facts["rounds"], facts["interactions"], facts["updates"]
         self.games, self._updates_before = facts["games"], facts["updates_before"]
         self._scores, self._game_scores = list(facts["scores"]), np.array(facts["game_scores"])
-        self._log = list(tree["log"])
+        self._log = bytearray(tree["log"].tobytes())
         saved = environments_base.VectorStep(**tree["step"])
         if self._is_synchronous:
-            for actions in self._log:
+            for actions in tree["log"]:
                 self.environment.send(actions, self._step.env_ids)
                 self._step = self.environment.recv()
             if not all(np.array_equal(a, b) for a, b in zip(self._step, saved, strict=True)):
