@@ -149,10 +149,12 @@ def test_incremental_equals_batch():
     with jax.enable_x64(True):
         z_0, z = rng.normal(size=8), rng.normal(size=(500, 8))
         m = jnp.asarray(sigma / math.sqrt(beta) * z_0)
+        update = jax.jit(lambda m, n, z: closed_form.perturb(m, n, z, sigma=sigma, beta=beta))
         for n in range(500):
-            m = closed_form.perturb(m, jnp.asarray(float(n)), z[n], sigma=sigma, beta=beta)
-            batch = closed_form.perturbation_of_history(z_0, z[: n + 1], sigma=sigma, beta=beta)
-            np.testing.assert_allclose(m, batch, rtol=0, atol=1e-12)
+            m = update(m, float(n), z[n])
+            if n in (0, 9, 499):
+                batch = closed_form.perturbation_of_history(z_0, z[: n + 1], sigma=sigma, beta=beta)
+                np.testing.assert_allclose(m, batch, rtol=0, atol=1e-12)
     # The minimiser of the loss itself: sum over visits |sigma z - m~|^2 + beta |m~ - sigma_0 z_0|^2.
     design = np.concatenate([np.ones(500), [math.sqrt(beta)]])[:, None]
     right = np.concatenate([sigma * z, math.sqrt(beta) * sigma / math.sqrt(beta) * z_0[None]])
@@ -175,6 +177,7 @@ def test_bellman_by_hand():
 def test_the_stochastic_bellman_operator_is_a_contraction():
     rng, discount, beta = np.random.default_rng(0), 0.9, 0.5
 
+    @jax.jit
     def operator(q, statistics, rewards, noise):
         next_values = jnp.max(q, -1)
         return closed_form.bellman(
@@ -182,18 +185,17 @@ def test_the_stochastic_bellman_operator_is_a_contraction():
         )
 
     with jax.enable_x64(True):
-        apply = jax.jit(operator)
         for _ in range(100):
             statistics = _random_statistics(rng)
             problem = (statistics, rng.random((5, 3)), rng.normal(size=(5, 3)))
             q, other = rng.normal(size=(2, 5, 3)) * 10 ** rng.uniform(-2, 2)
-            moved = jnp.max(jnp.abs(apply(q, *problem) - apply(other, *problem)))
+            moved = jnp.max(jnp.abs(operator(q, *problem) - operator(other, *problem)))
             assert moved <= discount * np.max(np.abs(q - other)) + 1e-12
             # A constant c moves by gamma N / (N + beta) c at every pair (proof of the lemma).
             shift = 2.0 * discount * statistics.visits / (statistics.visits + beta)
-            np.testing.assert_allclose(apply(q + 2.0, *problem) - apply(q, *problem), shift, atol=1e-12)
+            np.testing.assert_allclose(operator(q + 2.0, *problem) - operator(q, *problem), shift, atol=1e-12)
         fixed = solvers.fixed_point(lambda q: operator(q, *problem), jnp.asarray(q), 1e-12)
-        np.testing.assert_allclose(apply(fixed, *problem), fixed, atol=1e-11)
+        np.testing.assert_allclose(operator(fixed, *problem), fixed, atol=1e-11)
 
 
 def test_norm_ratio_is_one_before_any_visit():

@@ -61,7 +61,7 @@ def perturb(m: types.Array, visits: types.Array, z: types.Array, *, sigma: float
         sigma: level of perturbation.
         beta: prior regularisation.
     """
-    weight = (visits + beta)[..., None]
+    weight = jnp.asarray(visits + beta)[..., None]
     return (weight * m + sigma * z) / (weight + 1.0)
 
 
