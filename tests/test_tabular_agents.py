@@ -218,16 +218,17 @@ def test_q_learning_by_hand():
     np.testing.assert_allclose(state.q[1, 2, 0], 0.8 + 4 / 6 * 0.2, rtol=1e-6)
     np.testing.assert_allclose(state.q[0, 1, 0], 4 / 6 * 0.8, rtol=1e-6)
     policy = agent.policy(state, rewards, None)  # epsilon is 1 / sqrt(4)
-    np.testing.assert_allclose(policy[2, 0], [0.25, 0.75], rtol=1e-6)
+    np.testing.assert_allclose(policy.probabilities()[2, 0], [0.25, 0.75], rtol=1e-6)
+    np.testing.assert_allclose(policy.probabilities(2, 0), [0.25, 0.75], rtol=1e-6)
 
 
 def test_rollouts_follow_the_probabilities(mdp):
-    policy = jnp.asarray(np.random.default_rng(0).dirichlet(np.ones(2), SIZE.pairs[:2]), jnp.float32)
+    policy = base.Policy(jax.random.normal(jax.random.key(1), SIZE.pairs), epsilon=0.4)
     task = base.make_task(mdp)
     episodes = jax.vmap(lambda key: base.rollout(task, policy, key))(_keys(20_000))
     returns = jax.vmap(lambda episode: base.episode_return(task, None, episode, None))(episodes)
     error = returns.std() / math.sqrt(20_000)
-    assert abs(returns.mean() - solvers.policy_return(mdp, policy)) < 4 * error
+    assert abs(returns.mean() - solvers.policy_return(mdp, policy.probabilities())) < 4 * error
 
 
 def test_no_draw_has_probability_zero():

@@ -20,7 +20,8 @@ class Settings:
         beta: of Assumption 2, at least 3: the weight of the prior that hyperagent_theory and psrl have.
         delta: of M(1/2) of hyperagent_theory.
         practical_beta: the weight of the prior that all others have.
-        sigma: level of perturbation of all but hyperagent_theory.
+        sigma: level of perturbation of all but hyperagent_theory and lmc_lsvi.
+        lmc_sigma: that of lmc_lsvi, whose regularisation is 1, as its authors have it.
         prior_mean: mu_0 of all but hyperagent_theory; "horizon" is the largest return there is when rewards
             are at most 1.
         index_dim: M of all but hyperagent_theory.
@@ -32,13 +33,13 @@ class Settings:
     delta: float = 0.1
     practical_beta: float = 0.01
     sigma: float = 0.1
+    lmc_sigma: float = 1.0
     prior_mean: str = "horizon"
     index_dim: int = 16
     num_ois: int = 5
 
     def __post_init__(self):
-        if self.num_episodes < 1:
-            raise ValueError(f"num_episodes must be at least 1, got {self.num_episodes}")
+        base.check_positive(self, "num_episodes")
         if self.prior_mean != "horizon":
             try:
                 float(self.prior_mean)
@@ -60,8 +61,7 @@ def _hyperagent_theory(settings: Settings, size: base.Size) -> base.Agent:
 
 
 def _lmc_lsvi(settings: Settings, size: base.Size) -> base.Agent:
-    config = lmc_lsvi.Config(settings.num_episodes, settings.practical_beta, settings.sigma)
-    return lmc_lsvi.make_agent(config, size)
+    return lmc_lsvi.make_agent(lmc_lsvi.Config(settings.num_episodes, 1.0, settings.lmc_sigma), size)
 
 
 AGENTS: dict[str, Callable[[Settings, base.Size], base.Agent]] = {

@@ -35,6 +35,13 @@ def size_of(mdp: mdps.FiniteMdp) -> Size:
     return Size(num_states, num_actions, horizon)
 
 
+def check_positive(config: Any, *names: str) -> None:
+    """Refuses a config that has less than 1 in one of these fields."""
+    for name in names:
+        if getattr(config, name) < 1:
+            raise ValueError(f"{name} must be at least 1, got {getattr(config, name)}")
+
+
 class Episode(NamedTuple):
     """What an episode visits: `states` [H + 1] and `actions` [H]."""
 
@@ -47,17 +54,32 @@ class Episode(NamedTuple):
         return jnp.arange(self.actions.shape[0]), self.states[:-1], self.actions
 
 
+class Policy(NamedTuple):
+    """Greedy in `q` [H, S, A], but with probability `epsilon` uniformly random.
+
+    Probabilities are worked out where they are asked for: acting needs those of H states, not of all.
+    """
+
+    q: types.Array
+    epsilon: types.Array | float = 0.0
+
+    def probabilities(self, *place) -> types.Array:
+        """Of the actions at one stage and state, [A], or everywhere, [H, S, A]."""
+        q = self.q[place]
+        return (1.0 - self.epsilon) * solvers.greedy(q) + self.epsilon / q.shape[-1]
+
+
 class Agent(NamedTuple):
     """Pure functions of one agent; rewards [H, S, A] are known to it, transitions are not.
 
     Attributes:
         init: maps a key to its state.
-        policy: maps (state, rewards, key) to the action probabilities [H, S, A] of the next episode.
+        policy: maps (state, rewards, key) to the Policy of the next episode.
         update: maps (state, rewards, episode, key) to the state after that episode.
     """
 
     init: Callable[[types.PRNGKey], Any]
-    policy: Callable[[Any, types.Array, types.PRNGKey], types.Array]
+    policy: Callable[[Any, types.Array, types.PRNGKey], Policy]
     update: Callable[[Any, types.Array, Episode, types.PRNGKey], Any]
 
 
@@ -93,14 +115,14 @@ def make_task(mdp: mdps.FiniteMdp) -> Task:
     return Task(mdp, _cumulative(mdp.transitions), _cumulative(mdp.start), solvers.optimal_return(mdp))
 
 
-def rollout(task: Task, policy: types.Array, key: types.PRNGKey) -> Episode:
-    """One episode of a policy [H, S, A]."""
-    horizon = policy.shape[0]
+def rollout(task: Task, policy: Policy, key: types.PRNGKey) -> Episode:
+    """One episode of a policy."""
+    horizon = policy.q.shape[0]
     uniforms = jax.random.uniform(key, (horizon + 1, 2))
     first = _draw(task.start, uniforms[-1, 0])
 
     def step(state, h):
-        action = _draw(_cumulative(policy[h, state]), uniforms[h, 0])
+        action = _draw(_cumulative(policy.probabilities(h, state)), uniforms[h, 0])
         return _draw(task.moves[h, state, action], uniforms[h, 1]), (state, action)
 
     last, (states, actions) = jax.lax.scan(step, first, jnp.arange(horizon))
@@ -108,16 +130,16 @@ def rollout(task: Task, policy: types.Array, key: types.PRNGKey) -> Episode:
 
 
 # What to keep of an episode: a function of the task, the policy, the episode and the agent's state after it.
-Record = Callable[[Task, types.Array, Episode, Any], Any]
+Record = Callable[[Task, Policy, Episode, Any], Any]
 
 
-def regret(task: Task, policy: types.Array, episode: Episode, state: Any) -> types.Array:
+def regret(task: Task, policy: Policy, episode: Episode, state: Any) -> types.Array:
     """Delta_k: how much less than the optimum the policy of the episode is worth, exactly."""
     del episode, state
-    return task.optimum - solvers.policy_return(task.mdp, policy)
+    return task.optimum - solvers.policy_return(task.mdp, policy.probabilities())
 
 
-def episode_return(task: Task, policy: types.Array, episode: Episode, state: Any) -> types.Array:
+def episode_return(task: Task, policy: Policy, episode: Episode, state: Any) -> types.Array:
     """The rewards of the episode."""
     del policy, state
     return jnp.sum(task.mdp.rewards[episode.pairs])
@@ -145,7 +167,7 @@ def run(agent: Agent, mdp: mdps.FiniteMdp, seed: types.Array, num_episodes: int,
     return advance(agent, make_task(mdp), state, key, 0, num_episodes, record)[1]
 
 
-def run_many(
+def compile_many(
     agent: Agent,
     mdp: mdps.FiniteMdp,
     seeds: types.Array,
@@ -153,13 +175,13 @@ def run_many(
     record: Record = regret,
     *,
     block: int = 32,
-) -> Any:
-    """`run` for many seeds in one compiled call; the records have a leading axis of seeds.
+) -> Callable[[], Any]:
+    """`run` for many seeds as one compiled call; the records have a leading axis of seeds.
 
     Args:
         agent: the agent.
         mdp: one for all seeds, or arrays with a leading axis of seeds.
-        seeds: whole numbers, [num_seeds].
+        seeds: whole numbers, [num_seeds]; they are divided among the devices.
         num_episodes: K.
         record: what to keep of an episode.
         block: seeds vmapped together: few enough for their tables to stay in a core's cache.
@@ -179,4 +201,13 @@ def run_many(
     each = jax.sharding.PartitionSpec("seeds")
     specs = (each if own_mdps else jax.sharding.PartitionSpec(), each)
     mesh = jax.sharding.Mesh(devices, ("seeds",))
-    return jax.jit(jax.shard_map(many, mesh=mesh, in_specs=specs, out_specs=each, check_vma=False))(mdp, seeds)
+    sharded = jax.shard_map(many, mesh=mesh, in_specs=specs, out_specs=each, check_vma=False)
+    compiled = jax.jit(sharded).lower(mdp, seeds).compile()
+    shardings = tuple(jax.sharding.NamedSharding(mesh, spec) for spec in specs)
+    placed = jax.device_put((mdp, seeds), shardings)
+    return lambda: compiled(*placed)
+
+
+def run_many(*arguments, **options) -> Any:
+    """Compiles `compile_many` of these arguments and calls it."""
+    return compile_many(*arguments, **options)()

@@ -12,7 +12,6 @@ import jax.numpy as jnp
 
 from hyperagent_jax import types
 from hyperagent_jax.tabular import base
-from hyperagent_jax.tabular import solvers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +50,7 @@ def make_agent(config: Config, size: base.Size) -> base.Agent:
 
     def policy(state, rewards, key):
         del key
-        return solvers.greedy(upper_q(state, rewards))
+        return base.Policy(upper_q(state, rewards))
 
     def update(state, rewards, episode, key):
         values = jnp.append(jnp.max(upper_q(state, rewards), -1)[1:], jnp.zeros((1, size.num_states)), 0)

@@ -54,9 +54,7 @@ class Config(PriorConfig):
 
     def __post_init__(self):
         super().__post_init__()
-        for name in ("index_dim", "num_ois"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        base.check_positive(self, "index_dim", "num_ois")
         if self.index_map not in INDEX_MAPS:
             raise ValueError(f"index_map must be one of {', '.join(INDEX_MAPS)}, got {self.index_map!r}")
 
@@ -147,7 +145,7 @@ def make_agent(config: Config, size: base.Size) -> base.Agent:
             noise = state_noise(state.factor, config.num_ois, key)
         else:
             noise = episode_noise(state.m, config.num_ois, key)
-        return solvers.greedy(plan(config, state.statistics, rewards, noise))
+        return base.Policy(plan(config, state.statistics, rewards, noise))
 
     def update(state, rewards, episode, key):
         del rewards
@@ -168,7 +166,7 @@ def make_rlsvi(config: PriorConfig, size: base.Size) -> base.Agent:
 
     def policy(statistics, rewards, key):
         spread = config.sigma / jnp.sqrt(statistics.visits + config.beta)
-        return solvers.greedy(plan(config, statistics, rewards, spread * jax.random.normal(key, size.pairs)))
+        return base.Policy(plan(config, statistics, rewards, spread * jax.random.normal(key, size.pairs)))
 
     def update(statistics, rewards, episode, key):
         del rewards, key

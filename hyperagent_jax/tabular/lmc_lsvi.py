@@ -90,7 +90,7 @@ def make_agent(config: Config, size: base.Size) -> base.Agent:
 
     def policy(state, rewards, key):
         del rewards, key
-        return solvers.greedy(jnp.clip(state.weights, 0.0, most[:, None, None]))
+        return base.Policy(jnp.clip(state.weights, 0.0, most[:, None, None]))
 
     def update(state, rewards, episode, key):
         statistics = base.count(state.statistics, episode)

@@ -57,8 +57,8 @@ def make_agent(config: Config, size: base.Size) -> base.Agent:
     def policy(statistics, rewards, key):
         gammas = log_gamma_samples(key, config.beta / size.num_states + statistics.moves)
         transitions = jax.nn.softmax(gammas, -1)  # normalised in logarithms, as small parameters underflow
-        q = solvers.backward_induction(solvers.expected_backup, (rewards, transitions), size.num_states)
-        return solvers.greedy(q)
+        stages = (rewards, transitions)
+        return base.Policy(solvers.backward_induction(solvers.expected_backup, stages, size.num_states))
 
     def update(statistics, rewards, episode, key):
         del rewards, key

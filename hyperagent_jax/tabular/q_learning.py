@@ -7,7 +7,6 @@ import jax.numpy as jnp
 
 from hyperagent_jax import types
 from hyperagent_jax.tabular import base
-from hyperagent_jax.tabular import solvers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,8 +37,7 @@ def make_agent(config: Config, size: base.Size) -> base.Agent:
 
     def policy(state, rewards, key):
         del rewards, key
-        epsilon = (state.episodes + 1.0) ** -config.epsilon_power
-        return (1.0 - epsilon) * solvers.greedy(state.q) + epsilon / size.num_actions
+        return base.Policy(state.q, (state.episodes + 1.0) ** -config.epsilon_power)
 
     def update(state, rewards, episode, key):
         del key

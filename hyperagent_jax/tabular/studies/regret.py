@@ -1,0 +1,137 @@
+"""Bayesian regret of all agents, beside the theorem's bound, and what a step costs as episodes go by."""
+
+import dataclasses
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hyperagent_jax import prng
+from hyperagent_jax.tabular import agents as agents_lib
+from hyperagent_jax.tabular import base
+from hyperagent_jax.tabular import closed_form
+from hyperagent_jax.tabular import lmc_lsvi
+from hyperagent_jax.tabular import mdps
+
+DIRICHLET = "dirichlet"
+RIVER_SWIM = "river_swim"
+
+
+@dataclasses.dataclass(frozen=True)
+class Config(agents_lib.Settings):
+    """Agents, environments and the lengths of their runs.
+
+    Attributes:
+        environments: "dirichlet" (an MDP of Assumption 2 for every seed), "river_swim", or npz files with the
+            arrays transitions [H, S, A, S], rewards [H, S, A] and start [S].
+        agents: names of agents.
+        num_seeds: runs of each agent in each environment.
+        first_seed: the first of them.
+        num_states: S of the Dirichlet MDPs.
+        num_actions: their A.
+        horizon: their H.
+        cost_episodes: numbers of episodes after which the cost of a step is measured.
+    """
+
+    environments: tuple[str, ...] = (DIRICHLET, RIVER_SWIM)
+    agents: tuple[str, ...] = tuple(agents_lib.AGENTS)
+    num_seeds: int = 30
+    first_seed: int = 0
+    num_states: int = 6
+    num_actions: int = 3
+    horizon: int = 6
+    cost_episodes: tuple[int, ...] = (10, 30, 100, 300, 1000, 3000)
+
+    def __post_init__(self):
+        super().__post_init__()
+        base.check_positive(self, "num_seeds", "num_states", "num_actions", "horizon")
+        if min(self.cost_episodes, default=1) < 1:
+            raise ValueError(f"cost_episodes must be at least 1, got {min(self.cost_episodes)}")
+        agents_lib.check_names(self.agents)
+        for name in self.agents:
+            agents_lib.AGENTS[name](self, self.size)  # the theory preset refuses some settings
+        for name in self.environments:
+            if name not in (DIRICHLET, RIVER_SWIM):
+                mdps.load(name)
+
+    @property
+    def size(self) -> base.Size:
+        """Of the Dirichlet MDPs."""
+        return base.Size(self.num_states, self.num_actions, self.horizon)
+
+
+def run(config: Config) -> dict[str, list[dict]]:
+    """`results`: regret of every seed. `curve`: its mean by episode. `bench`: the cost of a step."""
+    seeds = config.first_seed + jnp.arange(config.num_seeds)
+    episodes = np.unique(np.geomspace(1, config.num_episodes, 60).round().astype(int))
+    results, curve = [], []
+    for environment in config.environments:
+        mdp, size = _environment(config, environment, seeds)
+        if environment == DIRICHLET:
+            bound = closed_form.regret_bound(*dataclasses.astuple(size), episodes, config.beta)
+            pairs = zip(episodes, bound, strict=True)
+            curve += [_point(environment, "theorem", int(k), float(x)) for k, x in pairs]
+        for name in config.agents:
+            agent = agents_lib.AGENTS[name](config, size)
+            regret = np.asarray(base.run_many(agent, mdp, seeds, config.num_episodes), np.float64)
+            total = regret.cumsum(1)
+            error = total.std(0, ddof=1) / np.sqrt(len(total)) if len(total) > 1 else np.zeros(config.num_episodes)
+            curve += [_point(environment, name, int(k), total[:, k - 1].mean(), error[k - 1]) for k in episodes]
+            last = regret[:, -max(1, config.num_episodes // 10) :].mean(1)
+            results += [
+                {"environment": environment, "agent": name, "seed": int(seed), "regret": x, "last_tenth": y}
+                for seed, x, y in zip(seeds, total[:, -1], last, strict=True)
+            ]
+            print(f"{environment}, {name}: regret {total[:, -1].mean():.1f} after {config.num_episodes} episodes, "
+                  f"{last.mean():.3f} per episode in the last tenth", flush=True)
+    return {"results": results, "curve": curve, "bench": _costs(config)}
+
+
+def _point(environment, agent, episode, regret, error=0.0):
+    return {"environment": environment, "agent": agent, "episode": episode, "regret": regret,
+            "standard_error": error}
+
+
+def _environment(config: Config, name: str, seeds) -> tuple[mdps.FiniteMdp, base.Size]:
+    if name == DIRICHLET:
+        size = dataclasses.astuple(config.size)
+        draw = jax.vmap(lambda seed: mdps.dirichlet(jax.random.key(seed), *size, config.beta))
+        return draw(seeds), config.size
+    mdp = mdps.river_swim() if name == RIVER_SWIM else mdps.load(name)
+    return mdp, base.size_of(mdp)
+
+
+def _costs(config: Config) -> list[dict]:
+    """Microseconds per step, acting and learning, of one seed on a Dirichlet MDP after some numbers of episodes.
+
+    K of the settings is that number: hyperagent_theory's M and lmc_lsvi's number of Langevin steps depend on it.
+    """
+    task = base.make_task(mdps.dirichlet(jax.random.key(0), *dataclasses.astuple(config.size), config.beta))
+    rows = []
+    for name in config.agents:
+        for num_episodes in config.cost_episodes:
+            settings = dataclasses.replace(config, num_episodes=num_episodes)
+            agent = timed = agents_lib.AGENTS[name](settings, config.size)
+            if name == "lmc_lsvi":  # as it is written: one Langevin step after the other
+                steps = lmc_lsvi.Config(num_episodes, 1.0, config.lmc_sigma, is_stepwise=True)
+                timed = lmc_lsvi.make_agent(steps, config.size)
+            seconds = _seconds_per_episode(agent, timed, task, num_episodes)
+            rows.append({"agent": name, "episodes": num_episodes, "step_us": 1e6 * seconds / config.horizon})
+    return rows
+
+
+def _seconds_per_episode(agent: base.Agent, timed: base.Agent, task: base.Task, num_episodes: int) -> float:
+    """Time of an episode of `timed` after `num_episodes` of `agent`, whose states it shares; the fastest of 3."""
+    key = prng.hash_key(jax.random.key(0))
+    record = base.episode_return
+    state = jax.jit(lambda: base.advance(agent, task, agent.init(key), key, 0, num_episodes, record)[0])()
+    repeats = 1 if agent is not timed else 20
+    more = jax.jit(lambda state: base.advance(timed, task, state, key, num_episodes, repeats, record))
+    more(state)[1].block_until_ready()
+    times = []
+    for _ in range(3):
+        begin = time.perf_counter()
+        more(state)[1].block_until_ready()
+        times.append(time.perf_counter() - begin)
+    return min(times) / repeats
