@@ -1,7 +1,8 @@
 """Pictures of runs; the only file that imports matplotlib."""
 
 import collections
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+import contextlib
 import math
 import os
 from typing import BinaryIO
@@ -32,6 +33,29 @@ _STYLE = {
     "axes.titlelocation": "left", "axes.grid": True, "axes.axisbelow": True, "grid.color": "0.92",
     "xtick.color": "0.2", "ytick.color": "0.2", "legend.frameon": False, "legend.fontsize": 9.5,
 }
+
+
+@contextlib.contextmanager
+def panels(file: str | os.PathLike | BinaryIO, title: str, columns: int, height: float = 4.6) -> Iterator[list]:
+    """Axes of panels side by side, to draw in; the PNG is written at the end.
+
+    Args:
+        file: the PNG.
+        title: what is shown.
+        columns: number of panels.
+        height: inches.
+    """
+    with plt.rc_context(_STYLE):
+        figure, axes = plt.subplots(1, columns, figsize=(11.0, height), layout="constrained", squeeze=False)
+        figure.suptitle(title, x=0.01, ha="left", fontsize="x-large", fontweight="bold")
+        yield list(axes.flat)
+        _save(figure, file)
+
+
+def line_style(i: int) -> dict[str, str]:
+    """Colour and marker of the i-th line."""
+    return {"color": _COLOURS[i % len(_COLOURS)], "marker": _MARKERS[i % len(_MARKERS)]}
+
 
 # A line of a picture: its label and, at each x, the runs that differ in their seed only.
 _Line = tuple[str, list[tuple[float, list[runs_lib.Run]]]]
@@ -236,7 +260,7 @@ def _draw_lines(
             axis.axvspan(x - half_width, x + half_width, color="0.96", linewidth=0, zorder=0)
     handles = []
     for i, ((label, cells), shift) in enumerate(zip(lines, shifts, strict=True)):
-        colour, marker = _COLOURS[i % len(_COLOURS)], _MARKERS[i % len(_MARKERS)]
+        colour, marker = line_style(i).values()
         means = []
         for x, runs in cells:
             x = x + shift

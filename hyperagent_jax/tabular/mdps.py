@@ -90,7 +90,10 @@ def load(path: str | os.PathLike) -> FiniteMdp:
             arrays = {name: file[name] for name in FiniteMdp._fields}
     except (OSError, KeyError, ValueError, TypeError, AttributeError, zipfile.BadZipFile) as error:
         raise ValueError(f"{path} is no npz file with the arrays {', '.join(FiniteMdp._fields)}") from error
-    return make_finite(**arrays)
+    try:
+        return make_finite(**arrays)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
 
 
 def dirichlet(key: types.PRNGKey, num_states: int, num_actions: int, horizon: int, beta: float) -> FiniteMdp:

@@ -53,7 +53,10 @@ class Config(agents_lib.Settings):
             agents_lib.AGENTS[name](self, self.size)  # the theory preset refuses some settings
         for name in self.environments:
             if name not in (DIRICHLET, RIVER_SWIM):
-                mdps.load(name)
+                try:
+                    mdps.load(name)
+                except ValueError as error:
+                    raise ValueError(f"environments: {error}") from error
 
     @property
     def size(self) -> base.Size:
