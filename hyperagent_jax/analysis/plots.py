@@ -49,7 +49,17 @@ def panels(file: str | os.PathLike | BinaryIO, title: str, columns: int, height:
         figure, axes = plt.subplots(1, columns, figsize=(11.0, height), layout="constrained", squeeze=False)
         figure.suptitle(title, x=0.01, ha="left", fontsize="x-large", fontweight="bold")
         yield list(axes.flat)
+        for axis in axes.flat:
+            for direction in (axis.xaxis, axis.yaxis):
+                if direction.get_scale() == "log":
+                    _plain_numbers(direction)
+                    direction.set_minor_formatter(matplotlib.ticker.NullFormatter())
         _save(figure, file)
+
+
+def _plain_numbers(direction) -> None:
+    """Writes numbers with commas: the powers of ten that are the default would need mathematics in labels."""
+    direction.set_major_formatter(matplotlib.ticker.FuncFormatter(lambda value, _: f"{value:,.10g}"))
 
 
 def line_style(i: int) -> dict[str, str]:
@@ -315,7 +325,7 @@ def _finish(figure, axes, title, runs: Sequence[runs_lib.Run], narrow, legend=()
             axis.set_ylim(0.75 * min(values), (1.9 if limits else 1.25) * max(values))
         else:
             axis.set_ylim(0.0, (1.2 if limits else 1.08) * max(values))
-        axis.yaxis.set_major_formatter(matplotlib.ticker.FuncFormatter(lambda value, _: f"{value:,.10g}"))
+        _plain_numbers(axis.yaxis)
         for limit in set(limits):
             axis.axhline(limit, color="0.6", linestyle=":", linewidth=1, zorder=1)
 

@@ -27,6 +27,7 @@ class Config(agents_lib.Settings):
         sizes: N of the N x N grids.
         agents: names of agents.
         index_dims: M of hyperagent, one line each; index_dim is that of hyperagent_ois.
+        prior_means: mu_0 of hyperagent, one line each; prior_mean is that of the others.
         num_seeds: runs, each with its own action mapping.
         first_seed: the first of them.
         window: a run is solved when the policies of that many episodes in a row are all optimal; the episodes
@@ -34,11 +35,13 @@ class Config(agents_lib.Settings):
     """
 
     num_episodes: int = 3000
-    sigma: float = 0.03
-    prior_mean: str = "1"
+    practical_beta: float = 1e-4
+    sigma: float = 0.01
+    prior_mean: str = "0"
     sizes: tuple[int, ...] = (10, 20, 30, 40, 50)
     agents: tuple[str, ...] = ("hyperagent", "hyperagent_ois", "rlsvi", "bayes_ucbvi", "q_learning")
     index_dims: tuple[int, ...] = (1, 4, 16)
+    prior_means: tuple[str, ...] = ("0", "1")
     num_seeds: int = 5
     first_seed: int = 0
     window: int = 100
@@ -49,26 +52,35 @@ class Config(agents_lib.Settings):
         agents_lib.check_names(self.agents)
         if min(self.sizes, default=0) < 1:
             raise ValueError("sizes must be whole numbers from 1 on")
-        for index_dim in self.index_dims:
-            dataclasses.replace(self, index_dims=(), index_dim=index_dim)
+        for changes in self.variants():
+            dataclasses.replace(self, index_dims=(), **changes)  # refuses what none could have
+
+    def variants(self) -> list[dict]:
+        """What differs between the lines of hyperagent."""
+        return [
+            {"index_dim": index_dim, "prior_mean": prior_mean}
+            for prior_mean in self.prior_means
+            for index_dim in self.index_dims
+        ]
 
 
 def run(config: Config) -> dict[str, list[dict]]:
     """`results`: one row per run, as those of run_deepsea.py."""
     rows = []
     for name in config.agents:
-        for index_dim in config.index_dims if name == "hyperagent" else (None,):
-            settings = config if index_dim is None else dataclasses.replace(config, index_dim=index_dim)
+        for changes in config.variants() if name == "hyperagent" else ({},):
+            settings = dataclasses.replace(config, **changes)
             for size in config.sizes:
                 learned = _episodes_to_learn(settings, name, size)
                 for seed, episodes in enumerate(learned, config.first_seed):
                     ran = config.num_episodes if episodes is None else episodes + config.window
                     rows.append({
-                        "agent": name, "size": size, "seed": seed, "index_dim": index_dim or "",
+                        "agent": name, "size": size, "seed": seed, "index_dim": "", "prior_mean": "", **changes,
                         "solved": episodes is not None, "episodes_to_learn": "" if episodes is None else episodes,
                         "interactions": ran * size,
                     })
-                print(f"{name}{f', M {index_dim}' if index_dim else ''}, size {size}: {learned}", flush=True)
+                named = "".join(f", {key} {value}" for key, value in changes.items())
+                print(f"{name}{named}, size {size}: {learned}", flush=True)
                 if all(episodes is None for episodes in learned):
                     break  # nor would it learn a larger one
     return {"results": rows}
