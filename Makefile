@@ -8,11 +8,12 @@ STAMP := $(VENV)/.installed
 
 DEEPSEA_FLAGS ?= --size=20 --num_seeds=1 --logdir=logs/deepsea_20 --resume
 BENCH_FLAGS ?=
+TABULAR_FLAGS ?= --logdir=logs/tabular --overwrite
 PYTEST_FLAGS ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup deepsea test test-slow bench lint lock clean
+.PHONY: help setup deepsea tabular test test-slow bench lint lock clean
 
 help:  ## List the targets
 	@echo "usage: make <target>"
@@ -22,6 +23,9 @@ setup: $(STAMP)  ## Make .venv with the versions of requirements.txt (targets th
 
 deepsea: $(STAMP)  ## Solve DeepSea 20 with one seed; DEEPSEA_FLAGS="--size=10 ..." replaces the flags
 	$(BIN)/python experiments/run_deepsea.py $(DEEPSEA_FLAGS)
+
+tabular: $(STAMP)  ## Run the theory's experiments and draw their figures; TABULAR_FLAGS replaces the flags
+	$(BIN)/python experiments/run_tabular.py all $(TABULAR_FLAGS)
 
 test: $(STAMP)  ## Run the tests except the slow ones; PYTEST_FLAGS="-k replay" chooses among them
 	$(BIN)/python -m pytest -n 2 -m "not slow" --timeout=300 $(PYTEST_FLAGS)

@@ -7,18 +7,29 @@ import re
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 CUSTOM_LOOP = ROOT / "examples" / "custom_loop.py"
+LINEAR_BANDIT = ROOT / "examples" / "linear_bandit.py"
+
+
+def load(path):
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 @pytest.fixture(scope="module")
 def custom_loop():
-    spec = importlib.util.spec_from_file_location("custom_loop", CUSTOM_LOOP)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load(CUSTOM_LOOP)
+
+
+@pytest.fixture(scope="module")
+def linear_bandit():
+    return load(LINEAR_BANDIT)
 
 
 def test_custom_loop_is_short():
@@ -47,13 +58,40 @@ def test_custom_loop_learns(custom_loop):
     assert custom_loop.main() == 1.0
 
 
-def test_custom_loop_runs_as_a_script():
+@pytest.mark.parametrize(
+    "path, flag, output",
+    [
+        (CUSTOM_LOOP, "--steps=3", r"greedy return: [01]\.0\n"),
+        (LINEAR_BANDIT, "--rounds=3", r"regret: \d+\.\d+\n(.*: \d+\.\d+\n){3}"),
+    ],
+)
+def test_examples_run_as_scripts(path, flag, output):
     done = subprocess.run(
-        [sys.executable, str(CUSTOM_LOOP), "--steps=3"],
+        [sys.executable, str(path), flag],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
         timeout=240,
     )
     assert done.returncode == 0, done.stderr
-    assert re.fullmatch(r"greedy return: [01]\.0\n", done.stdout)
+    assert re.fullmatch(output, done.stdout)
+
+
+def test_exact_posterior_of_the_linear_bandit_by_hand(linear_bandit):
+    # One context e_1 with reward 2 for arm 0: precision 1 / 0.25 + 1 there, 1 elsewhere.
+    prior_mean = np.zeros((3, 4))
+    prior_mean[0, 0] = 0.5
+    means, covariances = linear_bandit.exact_posterior(
+        np.eye(4)[:1], np.array([0]), np.array([2.0]), prior_mean
+    )
+    np.testing.assert_allclose(means[0], [(2.0 * 4 + 0.5) / 5, 0, 0, 0])
+    np.testing.assert_allclose(covariances[0], np.diag([0.2, 1, 1, 1]))
+    np.testing.assert_allclose(covariances[1], np.eye(4))
+
+
+def test_linear_bandit_finds_the_exact_posterior(linear_bandit):
+    outcome = linear_bandit.main(rounds=150)
+    assert outcome["relative error of the mean"] < 0.02
+    # A random projection to M = 128 dimensions of 4 by 4 matrices is off by about sqrt(5 / 128) = 0.2.
+    assert 0.05 < outcome["relative error of the covariance"] < 0.35
+    assert 0.0 < outcome["regret"] < 2.0 * outcome["regret of exact Thompson sampling"]

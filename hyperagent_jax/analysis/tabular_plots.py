@@ -92,16 +92,16 @@ def regret(file, tables: dict[str, list[dict]], config) -> None:
             low = min(float(row["regret"]) for row in rows)
             axis.set(xscale="log", yscale="log", xlabel="episode", ylabel="cumulative regret",
                      title=_LABELS.get(environment, environment), ylim=(max(low, 0.1) / 1.5, None))
-            if environment == "dirichlet":
-                axis.legend(loc="upper left")
         for name, rows in _by(tables["bench"], "agent").items():
             axes[-1].plot(_column(rows, "episodes"), _column(rows, "step_us"), markersize=5, label=_LABELS[name],
                           **styles[name])
         axes[-1].set(xscale="log", yscale="log", xlabel="episodes before", ylabel="microseconds per step",
                      title="Cost of a step, one seed")
-        figure = axes[-1].figure
-        handles = axes[-1].get_legend_handles_labels()
-        figure.legend(*handles, loc="outside lower center", ncols=4)
+        handles = {}
+        for axis in reversed(axes):
+            for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
+                handles[label] = handle
+        axes[-1].figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=4)
 
 
 def propagation(file, tables: dict[str, list[dict]], config) -> None:

@@ -40,7 +40,7 @@ class Config(agents_lib.Settings):
     prior_mean: str = "0"
     sizes: tuple[int, ...] = (10, 20, 30, 40, 50)
     agents: tuple[str, ...] = ("hyperagent", "hyperagent_ois", "rlsvi", "bayes_ucbvi", "q_learning")
-    index_dims: tuple[int, ...] = (1, 4, 16)
+    index_dims: tuple[int, ...] = (1, 4)
     prior_means: tuple[str, ...] = ("0", "1")
     num_seeds: int = 5
     first_seed: int = 0

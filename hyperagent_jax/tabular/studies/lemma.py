@@ -28,6 +28,7 @@ class Config:
         sigma: level of perturbation; the ratio does not depend on it, what is visited does.
         epsilon: relative error that the lemma allows.
         delta: chance of a larger one that it allows.
+        index_dims: M to try besides the bound; by default powers of two.
     """
 
     num_states: int = 4
@@ -39,11 +40,12 @@ class Config:
     sigma: float = 0.5
     epsilon: float = 0.5
     delta: float = 0.1
+    index_dims: tuple[int, ...] = ()
 
     def __post_init__(self):
         base.check_positive(self, "num_states", "num_actions", "horizon", "num_episodes", "num_seeds")
-        hyperagent.PriorConfig(self.beta, self.sigma)
-        _ = self.bound
+        for index_dim in (self.bound, *self.index_dims):
+            hyperagent.Config(self.beta, self.sigma, index_dim=index_dim)
 
     @property
     def size(self) -> base.Size:
@@ -63,8 +65,9 @@ def run(config: Config) -> dict[str, list[dict]]:
     environments = jax.vmap(lambda key: mdps.dirichlet(key, *dataclasses.astuple(config.size), config.beta))(keys)
     # Powers of two, but for one that would be all but the bound.
     powers = itertools.takewhile(lambda m: 1.5 * m < config.bound, (2**i for i in itertools.count()))
+    tried = config.index_dims or powers
     results, curve = [], []
-    for index_dim in (*powers, config.bound):
+    for index_dim in (*tried, config.bound):
         visits, ratios = _ratios(config, index_dim, environments)
         is_failed = np.any(np.abs(ratios - 1.0) >= config.epsilon, (1, 2))
         results.append({
