@@ -10,11 +10,12 @@ DEEPSEA_FLAGS ?= --size=20 --num_seeds=1 --logdir=logs/deepsea_20 --resume
 ATARI_FLAGS ?= --game=Breakout --steps=4000 --eval_every=2000 --eval_episodes=3 --final_eval_episodes=5 \
 	--record_video --logdir=logs/atari_quick --resume
 BENCH_FLAGS ?=
+TABULAR_FLAGS ?= --logdir=logs/tabular --overwrite
 PYTEST_FLAGS ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup deepsea atari test test-slow bench lint lock clean
+.PHONY: help setup deepsea tabular atari test test-slow bench lint lock clean
 
 help:  ## List the targets
 	@echo "usage: make <target>"
@@ -27,6 +28,9 @@ deepsea: $(STAMP)  ## Solve DeepSea 20 with one seed; DEEPSEA_FLAGS="--size=10 .
 
 atari: $(STAMP)  ## A short run on Breakout, some minutes; ATARI_FLAGS="--game=Pong ..." replaces the flags
 	$(BIN)/python experiments/run_atari.py $(ATARI_FLAGS)
+
+tabular: $(STAMP)  ## Run the theory's experiments and draw their figures; TABULAR_FLAGS replaces the flags
+	$(BIN)/python experiments/run_tabular.py all $(TABULAR_FLAGS)
 
 test: $(STAMP)  ## Run the tests except the slow ones; PYTEST_FLAGS="-k replay" chooses among them
 	$(BIN)/python -m pytest -n 2 -m "not slow" --timeout=300 $(PYTEST_FLAGS)

@@ -1,6 +1,6 @@
 """What experiment scripts share: the process's settings, flags, and the way rows and errors are shown."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 import importlib
 import os
 import pathlib
@@ -97,15 +97,24 @@ def exit_code(completed: bool) -> int:
     return 130
 
 
-def run(main: Callable[[], int | None]) -> None:
-    """Parses flags and runs `main`; a UserError or bad flag ends in one line and exit code 2."""
+def run(main: Callable[..., int | None], commands: Sequence[str] = ()) -> None:
+    """Parses flags and runs `main`; a UserError or bad flag ends in one line and exit code 2.
+
+    Args:
+        main: the program; takes the command if there are any.
+        commands: what the one argument that is no flag may be.
+    """
 
     def guarded(argv):
         logging.set_verbosity(logging.WARNING)
-        if len(argv) > 1:
-            fail(f"unexpected argument {argv[1]!r}; settings are given as --name=value")
+        given = argv[1 : 1 + bool(commands)]
+        if commands and (not given or given[0] not in commands):
+            problem = f"unknown command {given[0]!r}" if given else "no command"
+            fail(f"{problem}; choose one of {', '.join(commands)}")
+        if len(argv) > 1 + len(given):
+            fail(f"unexpected argument {argv[1 + len(given)]!r}; settings are given as --name=value")
         try:
-            return main()
+            return main(*given)
         except errors.UserError as error:
             fail(str(error))
         except KeyboardInterrupt:  # before there was anything to save

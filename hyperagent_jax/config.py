@@ -68,7 +68,9 @@ def _defaults_text(defaults: dict[str, Any]) -> str:
     ])
 
 
-def from_flags(agent: str, config_class: type, all_classes: dict[str, type], values: flags.FlagValues) -> Any:
+def from_flags(
+    agent: str, config_class: type, all_classes: dict[str, type], values: flags.FlagValues, kind: str = "agent"
+) -> Any:
     """Makes the config of an agent from the flags that were set.
 
     Args:
@@ -76,6 +78,7 @@ def from_flags(agent: str, config_class: type, all_classes: dict[str, type], val
         config_class: its config dataclass.
         all_classes: what `define_flags` was called with.
         values: parsed flags.
+        kind: what `agent` names, if it is something else.
     """
     own = {field.name: field for field in dataclasses.fields(config_class)}
     every = {field.name for cls in all_classes.values() for field in dataclasses.fields(cls)}
@@ -85,7 +88,7 @@ def from_flags(agent: str, config_class: type, all_classes: dict[str, type], val
         if value is None:
             continue
         if name not in own:
-            raise errors.UserError(f"agent {agent} has no setting --{name}; it has: {', '.join(own)}")
+            raise errors.UserError(f"{kind} {agent} has no setting --{name}; it has: {', '.join(own)}")
         annotation = own[name].type
         if is_list(annotation):
             element = get_args(annotation)[0]

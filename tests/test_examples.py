@@ -7,14 +7,16 @@ import re
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 GYMNASIUM_AGENT = ROOT / "examples" / "gymnasium_agent.py"
 CUSTOM_LOOP = ROOT / "examples" / "custom_loop.py"
+LINEAR_BANDIT = ROOT / "examples" / "linear_bandit.py"
 
 
-def _load(path):
+def load(path):
     spec = importlib.util.spec_from_file_location(path.stem, path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -23,7 +25,12 @@ def _load(path):
 
 @pytest.fixture(scope="module")
 def custom_loop():
-    return _load(CUSTOM_LOOP)
+    return load(CUSTOM_LOOP)
+
+
+@pytest.fixture(scope="module")
+def linear_bandit():
+    return load(LINEAR_BANDIT)
 
 
 def test_custom_loop_is_short():
@@ -64,8 +71,15 @@ def _script(path, *options):
     return done.stdout
 
 
-def test_custom_loop_runs_as_a_script():
-    assert re.fullmatch(r"greedy return: [01]\.0\n", _script(CUSTOM_LOOP, "--steps=3"))
+@pytest.mark.parametrize(
+    "path, flag, output",
+    [
+        (CUSTOM_LOOP, "--steps=3", r"greedy return: [01]\.0\n"),
+        (LINEAR_BANDIT, "--rounds=3", r"regret: \d+\.\d+\n(.*: \d+\.\d+\n){3}"),
+    ],
+)
+def test_examples_run_as_scripts(path, flag, output):
+    assert re.fullmatch(output, _script(path, flag))
 
 
 def test_gymnasium_agent_runs_as_a_script():
@@ -81,4 +95,24 @@ def test_gymnasium_agent_runs_as_a_script():
 def test_gymnasium_agent_learns():
     """Random actions balance the pole for some 22 steps."""
     pytest.importorskip("gymnasium")
-    assert _load(GYMNASIUM_AGENT).main(steps=8_000) > 150
+    assert load(GYMNASIUM_AGENT).main(steps=8_000) > 150
+
+
+def test_exact_posterior_of_the_linear_bandit_by_hand(linear_bandit):
+    # One context e_1 with reward 2 for arm 0: precision 1 / 0.25 + 1 there, 1 elsewhere.
+    prior_mean = np.zeros((3, 4))
+    prior_mean[0, 0] = 0.5
+    means, covariances = linear_bandit.exact_posterior(
+        np.eye(4)[:1], np.array([0]), np.array([2.0]), prior_mean
+    )
+    np.testing.assert_allclose(means[0], [(2.0 * 4 + 0.5) / 5, 0, 0, 0])
+    np.testing.assert_allclose(covariances[0], np.diag([0.2, 1, 1, 1]))
+    np.testing.assert_allclose(covariances[1], np.eye(4))
+
+
+def test_linear_bandit_finds_the_exact_posterior(linear_bandit):
+    outcome = linear_bandit.main(rounds=150)
+    assert outcome["relative error of the mean"] < 0.02
+    # A random projection to M = 128 dimensions of 4 by 4 matrices is off by about sqrt(5 / 128) = 0.2.
+    assert 0.05 < outcome["relative error of the covariance"] < 0.35
+    assert 0.0 < outcome["regret"] < 2.0 * outcome["regret of exact Thompson sampling"]

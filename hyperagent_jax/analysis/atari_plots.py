@@ -53,7 +53,7 @@ def curves(
                 )
             axis.xaxis.set_major_formatter(matplotlib.ticker.FuncFormatter(_thousands))
             axis.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(5))
-            axis.yaxis.set_major_formatter(matplotlib.ticker.FuncFormatter(lambda y, _: f"{y:,.10g}"))
+            style.plain_numbers(axis.yaxis)
             axis.set(title=name, xlabel="interactions", ylabel="evaluation score")
             axis.set_xlim(left=0)
         handles, labels = axes[0, 0].get_legend_handles_labels()

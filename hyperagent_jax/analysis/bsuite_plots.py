@@ -23,10 +23,7 @@ def _colours(labels: Sequence[str]) -> dict[str, str]:
 
 def _line_handles(labels: Iterable[str]) -> list[matplotlib.lines.Line2D]:
     return [
-        matplotlib.lines.Line2D(
-            [], [], color=style.COLOURS[i % len(style.COLOURS)], marker=style.MARKERS[i % len(style.MARKERS)],
-            label=label,
-        )
+        matplotlib.lines.Line2D([], [], **style.line_style(i), label=label)
         for i, label in enumerate(labels)
     ]
 
@@ -168,7 +165,7 @@ def solve_times(
             axis.set_yscale("log")
             axis.set_ylim(top=2.2 * top)
             axis.yaxis.set_minor_formatter(matplotlib.ticker.NullFormatter())
-            axis.yaxis.set_major_formatter(matplotlib.ticker.FuncFormatter(lambda value, _: f"{value:,.10g}"))
+            style.plain_numbers(axis.yaxis)
             axis.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(integer=True))
             axis.tick_params(labelbottom=True, labelleft=True)
             axis.set(title=name, xlabel="size N", ylabel="episodes until solved")
@@ -217,7 +214,7 @@ def curves(
             axis.set_xscale("log")
             axis.xaxis.set_minor_formatter(matplotlib.ticker.NullFormatter())
             axis.xaxis.set_major_locator(matplotlib.ticker.LogLocator(numticks=4 if narrow else 6))
-            axis.xaxis.set_major_formatter(matplotlib.ticker.FuncFormatter(lambda value, _: f"{value:,.10g}"))
+            style.plain_numbers(axis.xaxis)
             axis.set_title(name, fontsize=8.5 if narrow else 10.5)
             axis.tick_params(labelsize=6.5 if narrow else 8)
             axis.yaxis.set_major_locator(matplotlib.ticker.MaxNLocator(4))

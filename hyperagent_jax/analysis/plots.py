@@ -222,7 +222,7 @@ def _draw_lines(
             axis.axvspan(x - half_width, x + half_width, color="0.96", linewidth=0, zorder=0)
     handles = []
     for i, ((label, cells), shift) in enumerate(zip(lines, shifts, strict=True)):
-        colour, marker = style.COLOURS[i % len(style.COLOURS)], style.MARKERS[i % len(style.MARKERS)]
+        colour, marker = style.line_style(i).values()
         means = []
         for x, runs in cells:
             x = x + shift
@@ -277,7 +277,7 @@ def _finish(figure, axes, title, runs: Sequence[runs_lib.Run], narrow, legend=()
             axis.set_ylim(0.75 * min(values), (1.9 if limits else 1.25) * max(values))
         else:
             axis.set_ylim(0.0, (1.2 if limits else 1.08) * max(values))
-        axis.yaxis.set_major_formatter(matplotlib.ticker.FuncFormatter(lambda value, _: f"{value:,.10g}"))
+        style.plain_numbers(axis.yaxis)
         for limit in set(limits):
             axis.axhline(limit, color="0.6", linestyle=":", linewidth=1, zorder=1)
 

@@ -8,8 +8,10 @@ from typing import BinaryIO
 import matplotlib
 
 matplotlib.use("Agg")
+import matplotlib.axis
 import matplotlib.figure
 import matplotlib.pyplot as plt
+import matplotlib.ticker
 
 # Okabe and Ito's colours without the yellow, which is faint on white, and two of Tol's: distinct to colour-blind
 # eyes. Markers repeat with another period, so that many more lines differ in one or the other.
@@ -31,6 +33,38 @@ def context() -> Iterator[None]:
         matplotlib.rcdefaults()
         plt.rcParams.update(_STYLE)
         yield
+
+
+@contextlib.contextmanager
+def panels(file: str | os.PathLike | BinaryIO, title: str, columns: int, height: float = 4.6) -> Iterator[list]:
+    """Axes of panels side by side, to draw in; the PNG is written at the end.
+
+    Args:
+        file: the PNG.
+        title: what is shown.
+        columns: number of panels.
+        height: inches.
+    """
+    with context():
+        figure, axes = plt.subplots(1, columns, figsize=(11.0, height), layout="constrained", squeeze=False)
+        figure.suptitle(title, x=0.01, ha="left", fontsize="x-large", fontweight="bold")
+        yield list(axes.flat)
+        for axis in axes.flat:
+            for direction in (axis.xaxis, axis.yaxis):
+                if direction.get_scale() == "log":
+                    plain_numbers(direction)
+                    direction.set_minor_formatter(matplotlib.ticker.NullFormatter())
+        save(figure, file)
+
+
+def plain_numbers(direction: matplotlib.axis.Axis) -> None:
+    """Writes numbers with commas: the powers of ten that are the default would need mathematics in labels."""
+    direction.set_major_formatter(matplotlib.ticker.FuncFormatter(lambda value, _: f"{value:,.10g}"))
+
+
+def line_style(i: int) -> dict[str, str]:
+    """Colour and marker of the i-th line."""
+    return {"color": COLOURS[i % len(COLOURS)], "marker": MARKERS[i % len(MARKERS)]}
 
 
 def save(figure: matplotlib.figure.Figure, file: str | os.PathLike | BinaryIO, dpi: int = 160) -> None:

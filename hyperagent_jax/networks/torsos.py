@@ -37,6 +37,15 @@ def look_up_row(module: nn.Module, init: nn.initializers.Initializer, shape: tup
     return module.param(ROWS, init, shape)[state]
 
 
+class OneHot(nn.Module):
+    """The one-hot code of an integer state, nothing learned: the features of the tabular analysis."""
+
+    num_states: int
+
+    def __call__(self, state: types.Array) -> types.Array:
+        return nn.one_hot(state, self.num_states)
+
+
 class OneHotMlp(nn.Module):
     """`Mlp` on the one-hot code of an integer state, without the one-hot.
 

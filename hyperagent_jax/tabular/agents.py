@@ -1,0 +1,85 @@
+"""All tabular agents by name, built from one set of settings."""
+
+from collections.abc import Callable
+import dataclasses
+
+from hyperagent_jax.tabular import base
+from hyperagent_jax.tabular import bayes_ucbvi
+from hyperagent_jax.tabular import hyperagent
+from hyperagent_jax.tabular import lmc_lsvi
+from hyperagent_jax.tabular import psrl
+from hyperagent_jax.tabular import q_learning
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """What experiments set for all their agents.
+
+    Attributes:
+        num_episodes: K.
+        beta: of Assumption 2, at least 3: the weight of the prior that hyperagent_theory and psrl have.
+        delta: of M(1/2) of hyperagent_theory.
+        practical_beta: the weight of the prior that all others have.
+        sigma: level of perturbation of all but hyperagent_theory and lmc_lsvi.
+        lmc_sigma: that of lmc_lsvi, whose regularisation is 1, as its authors have it.
+        prior_mean: mu_0 of all but hyperagent_theory; "horizon" is the largest return there is when rewards
+            are at most 1.
+        index_dim: M of all but hyperagent_theory.
+        num_ois: indices over which hyperagent_ois maximises.
+    """
+
+    num_episodes: int = 1000
+    beta: float = 3.0
+    delta: float = 0.1
+    practical_beta: float = 0.01
+    sigma: float = 0.1
+    lmc_sigma: float = 1.0
+    prior_mean: str = "horizon"
+    index_dim: int = 16
+    num_ois: int = 5
+
+    def __post_init__(self):
+        base.check_positive(self, "num_episodes")
+        if self.prior_mean != "horizon":
+            try:
+                float(self.prior_mean)
+            except ValueError as error:
+                raise ValueError(f'prior_mean must be a number or "horizon", got {self.prior_mean!r}') from error
+        if not self.practical_beta > 0.0:
+            raise ValueError(f"practical_beta must be above 0, got {self.practical_beta}")
+        self.practical(base.Size(1, 1, 1), num_ois=self.num_ois)  # refuses what no agent could have
+
+    def practical(self, size: base.Size, num_ois: int = 1) -> hyperagent.Config:
+        """HyperAgent's practical preset."""
+        prior_mean = float(size.horizon if self.prior_mean == "horizon" else self.prior_mean)
+        return hyperagent.Config(self.practical_beta, self.sigma, prior_mean, self.index_dim, num_ois)
+
+
+def _hyperagent_theory(settings: Settings, size: base.Size) -> base.Agent:
+    config = hyperagent.theory(size, settings.num_episodes, settings.beta, settings.delta)
+    return hyperagent.make_agent(config, size)
+
+
+def _lmc_lsvi(settings: Settings, size: base.Size) -> base.Agent:
+    return lmc_lsvi.make_agent(lmc_lsvi.Config(settings.num_episodes, 1.0, settings.lmc_sigma), size)
+
+
+AGENTS: dict[str, Callable[[Settings, base.Size], base.Agent]] = {
+    "hyperagent": lambda settings, size: hyperagent.make_agent(settings.practical(size), size),
+    "hyperagent_ois": lambda settings, size: hyperagent.make_agent(
+        settings.practical(size, settings.num_ois), size
+    ),
+    "hyperagent_theory": _hyperagent_theory,
+    "rlsvi": lambda settings, size: hyperagent.make_rlsvi(settings.practical(size), size),
+    "psrl": lambda settings, size: psrl.make_agent(psrl.Config(settings.beta), size),
+    "lmc_lsvi": _lmc_lsvi,
+    "bayes_ucbvi": lambda settings, size: bayes_ucbvi.make_agent(bayes_ucbvi.Config(), size),
+    "q_learning": lambda settings, size: q_learning.make_agent(q_learning.Config(), size),
+}
+
+
+def check_names(names: tuple[str, ...]) -> None:
+    """Refuses names of agents that there are not."""
+    for name in names:
+        if name not in AGENTS:
+            raise ValueError(f"agents has no {name!r}; choose some of {', '.join(AGENTS)}")

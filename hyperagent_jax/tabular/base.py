@@ -1,0 +1,213 @@
+"""What tabular agents have in common, and the loop that lets one learn."""
+
+from collections.abc import Callable
+import dataclasses
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hyperagent_jax import prng
+from hyperagent_jax import types
+from hyperagent_jax.tabular import closed_form
+from hyperagent_jax.tabular import mdps
+from hyperagent_jax.tabular import solvers
+
+
+@dataclasses.dataclass(frozen=True)
+class Size:
+    """What an agent must know of a FiniteMdp to be built: S, A and H."""
+
+    num_states: int
+    num_actions: int
+    horizon: int
+
+    @property
+    def pairs(self) -> tuple[int, int, int]:
+        """Shape of an array with one number per stage, state and action."""
+        return self.horizon, self.num_states, self.num_actions
+
+
+def size_of(mdp: mdps.FiniteMdp) -> Size:
+    """The size of one MDP."""
+    horizon, num_states, num_actions = mdp.rewards.shape
+    return Size(num_states, num_actions, horizon)
+
+
+def check_positive(config: Any, *names: str) -> None:
+    """Refuses a config that has less than 1 in one of these fields."""
+    for name in names:
+        if getattr(config, name) < 1:
+            raise ValueError(f"{name} must be at least 1, got {getattr(config, name)}")
+
+
+class Episode(NamedTuple):
+    """What an episode visits: `states` [H + 1] and `actions` [H]."""
+
+    states: types.Array
+    actions: types.Array
+
+    @property
+    def pairs(self) -> tuple[types.Array, types.Array, types.Array]:
+        """Stages, states and actions, each [H]: an index into arrays [H, S, A, ...]."""
+        return jnp.arange(self.actions.shape[0]), self.states[:-1], self.actions
+
+
+class Policy(NamedTuple):
+    """Greedy in `q` [H, S, A], but with probability `epsilon` uniformly random.
+
+    Probabilities are worked out where they are asked for: acting needs those of H states, not of all.
+    """
+
+    q: types.Array
+    epsilon: types.Array | float = 0.0
+
+    def probabilities(self, *place) -> types.Array:
+        """Of the actions at one stage and state, [A], or everywhere, [H, S, A]."""
+        q = self.q[place]
+        return (1.0 - self.epsilon) * solvers.greedy(q) + self.epsilon / q.shape[-1]
+
+
+class Agent(NamedTuple):
+    """Pure functions of one agent; rewards [H, S, A] are known to it, transitions are not.
+
+    Attributes:
+        init: maps a key to its state.
+        policy: maps (state, rewards, key) to the Policy of the next episode.
+        update: maps (state, rewards, episode, key) to the state after that episode.
+    """
+
+    init: Callable[[types.PRNGKey], Any]
+    policy: Callable[[Any, types.Array, types.PRNGKey], Policy]
+    update: Callable[[Any, types.Array, Episode, types.PRNGKey], Any]
+
+
+def count(statistics: closed_form.Statistics, episode: Episode) -> closed_form.Statistics:
+    """The statistics after one more episode."""
+    return closed_form.Statistics(
+        statistics.visits.at[episode.pairs].add(1.0),
+        statistics.moves.at[*episode.pairs, episode.states[1:]].add(1.0),
+    )
+
+
+def _draw(cumulative: types.Array, uniform: types.Array) -> types.Array:
+    """The first place where cumulative probabilities, which end in one, are above a number in [0, 1)."""
+    return jnp.sum(uniform >= cumulative, dtype=jnp.int32)
+
+
+def _cumulative(probabilities: types.Array) -> types.Array:
+    total = jnp.cumsum(probabilities, -1)
+    return total / total[..., -1:]  # so that rounding leaves nothing above the last
+
+
+class Task(NamedTuple):
+    """An MDP ready to be sampled: with its cumulative probabilities and what regret is measured against."""
+
+    mdp: mdps.FiniteMdp
+    moves: types.Array
+    start: types.Array
+    optimum: types.Array
+
+
+def make_task(mdp: mdps.FiniteMdp) -> Task:
+    """Prepares an MDP."""
+    return Task(mdp, _cumulative(mdp.transitions), _cumulative(mdp.start), solvers.optimal_return(mdp))
+
+
+def rollout(task: Task, policy: Policy, key: types.PRNGKey) -> Episode:
+    """One episode of a policy."""
+    horizon = policy.q.shape[0]
+    uniforms = jax.random.uniform(key, (horizon + 1, 2))
+    first = _draw(task.start, uniforms[-1, 0])
+
+    def step(state, h):
+        action = _draw(_cumulative(policy.probabilities(h, state)), uniforms[h, 0])
+        return _draw(task.moves[h, state, action], uniforms[h, 1]), (state, action)
+
+    last, (states, actions) = jax.lax.scan(step, first, jnp.arange(horizon))
+    return Episode(jnp.append(states, last), actions)
+
+
+# What to keep of an episode: a function of the task, the policy, the episode and the agent's state after it.
+Record = Callable[[Task, Policy, Episode, Any], Any]
+
+
+def regret(task: Task, policy: Policy, episode: Episode, state: Any) -> types.Array:
+    """Delta_k: how much less than the optimum the policy of the episode is worth, exactly."""
+    del episode, state
+    return task.optimum - solvers.policy_return(task.mdp, policy.probabilities())
+
+
+def episode_return(task: Task, policy: Policy, episode: Episode, state: Any) -> types.Array:
+    """The rewards of the episode."""
+    del policy, state
+    return jnp.sum(task.mdp.rewards[episode.pairs])
+
+
+def advance(
+    agent: Agent, task: Task, state: Any, key: types.PRNGKey, first: int, num_episodes: int, record: Record
+) -> tuple[Any, Any]:
+    """Episodes `first`, `first` + 1, ...: the agent's state after them and their records, stacked."""
+
+    def one_episode(state, k):
+        key_k = jax.random.fold_in(key, k)
+        policy = agent.policy(state, task.mdp.rewards, types.fold_in_tag(key_k, "policy"))
+        episode = rollout(task, policy, types.fold_in_tag(key_k, "episode"))
+        state = agent.update(state, task.mdp.rewards, episode, types.fold_in_tag(key_k, "update"))
+        return state, record(task, policy, episode, state)
+
+    return jax.lax.scan(one_episode, state, first + jnp.arange(num_episodes))
+
+
+def run(agent: Agent, mdp: mdps.FiniteMdp, seed: types.Array, num_episodes: int, record: Record = regret) -> Any:
+    """The records of an agent that learns from scratch; may be vmapped over MDPs and seeds."""
+    key = prng.hash_key(jax.random.key(seed))
+    state = agent.init(types.fold_in_tag(key, "init"))
+    return advance(agent, make_task(mdp), state, key, 0, num_episodes, record)[1]
+
+
+def compile_many(
+    agent: Agent,
+    mdp: mdps.FiniteMdp,
+    seeds: types.Array,
+    num_episodes: int,
+    record: Record = regret,
+    *,
+    block: int = 32,
+) -> Callable[[], Any]:
+    """`run` for many seeds as one compiled call; the records have a leading axis of seeds.
+
+    Args:
+        agent: the agent.
+        mdp: one for all seeds, or arrays with a leading axis of seeds.
+        seeds: whole numbers, [num_seeds]; they are divided among the devices.
+        num_episodes: K.
+        record: what to keep of an episode.
+        block: seeds vmapped together: few enough for their tables to stay in a core's cache.
+    """
+    own_mdps = mdp.start.ndim == 2
+
+    def many(mdp, seeds):
+        def one(x):
+            mdp_of_seed, seed = x if own_mdps else (mdp, x)
+            return run(agent, mdp_of_seed, seed, num_episodes, record)
+
+        return jax.lax.map(one, (mdp, seeds) if own_mdps else seeds, batch_size=block)
+
+    devices = np.array(jax.local_devices())
+    if len(seeds) % len(devices):
+        devices = devices[:1]
+    each = jax.sharding.PartitionSpec("seeds")
+    specs = (each if own_mdps else jax.sharding.PartitionSpec(), each)
+    mesh = jax.sharding.Mesh(devices, ("seeds",))
+    sharded = jax.shard_map(many, mesh=mesh, in_specs=specs, out_specs=each, check_vma=False)
+    compiled = jax.jit(sharded).lower(mdp, seeds).compile()
+    shardings = tuple(jax.sharding.NamedSharding(mesh, spec) for spec in specs)
+    placed = jax.device_put((mdp, seeds), shardings)
+    return lambda: compiled(*placed)
+
+
+def run_many(*arguments, **options) -> Any:
+    """Compiles `compile_many` of these arguments and calls it."""
+    return compile_many(*arguments, **options)()

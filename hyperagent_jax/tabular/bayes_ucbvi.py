@@ -1,0 +1,64 @@
+"""Incre-Bayes-UCBVI (Tiapkin et al., 2022): an upper quantile over bootstrapped averages, kept up incrementally.
+
+Every pair has several averages of the values that followed it, each with its own exponential weights (the Bayesian
+bootstrap). They begin at the largest value there is, as if it had been seen `prior_visits` times.
+"""
+
+import dataclasses
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from hyperagent_jax import types
+from hyperagent_jax.tabular import base
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """Settings of Incre-Bayes-UCBVI.
+
+    Attributes:
+        num_members: bootstrapped averages per pair.
+        quantile: the one that is the upper confidence bound.
+        prior_visits: optimistic observations every pair begins with.
+    """
+
+    num_members: int = 16
+    quantile: float = 0.85
+    prior_visits: float = 1.0
+
+
+class State(NamedTuple):
+    """Attributes: sums of `weights` and weighted `averages` of the next values, [members, H, S, A]."""
+
+    weights: types.Array
+    averages: types.Array
+
+
+def make_agent(config: Config, size: base.Size) -> base.Agent:
+    """Incre-Bayes-UCBVI; O(members) per step, nothing is solved anew."""
+    shape = (config.num_members, *size.pairs)
+    most = size.horizon - 1.0 - jnp.arange(size.horizon, dtype=jnp.result_type(float))
+
+    def init(key):
+        weights = jax.random.gamma(key, config.prior_visits, shape)
+        return State(weights, jnp.broadcast_to(most[:, None, None], shape))
+
+    def upper_q(state, rewards):
+        return rewards + jnp.quantile(state.averages, config.quantile, axis=0)
+
+    def policy(state, rewards, key):
+        del key
+        return base.Policy(upper_q(state, rewards))
+
+    def update(state, rewards, episode, key):
+        values = jnp.append(jnp.max(upper_q(state, rewards), -1)[1:], jnp.zeros((1, size.num_states)), 0)
+        targets = values[jnp.arange(size.horizon), episode.states[1:]]
+        places = (slice(None), *episode.pairs)
+        new = jax.random.exponential(key, (config.num_members, size.horizon))
+        weights, averages = state.weights[places] + new, state.averages[places]
+        averages += new / weights * (targets - averages)
+        return State(state.weights.at[places].set(weights), state.averages.at[places].set(averages))
+
+    return base.Agent(init, policy, update)

@@ -1,0 +1,106 @@
+"""HyperAgent's update in closed form (section "Tabular representations"), and what the theory says of it."""
+
+import math
+from typing import NamedTuple
+
+import jax.numpy as jnp
+
+from hyperagent_jax import types
+
+
+class Statistics(NamedTuple):
+    """What was seen of every pair.
+
+    Attributes:
+        visits: N, [..., S, A].
+        moves: N P^, how often each next state followed, [..., S, A, S].
+    """
+
+    visits: types.Array
+    moves: types.Array
+
+
+def no_statistics(shape: tuple[int, ...]) -> Statistics:
+    """Before any episode; `shape` is that of the pairs, [..., S, A]."""
+    return Statistics(jnp.zeros(shape), jnp.zeros((*shape, shape[-2])))
+
+
+def bellman(
+    statistics: Statistics,
+    rewards: types.Array,
+    noise: types.Array,
+    next_values: types.Array,
+    *,
+    prior_mean: types.Array | float,
+    beta: float,
+    discount: float = 1.0,
+) -> types.Array:
+    """F_k Q (eq. bellman-hyperfqi), the stochastic Bellman operator.
+
+    Args:
+        statistics: of the pairs [S, A].
+        rewards: r, [S, A].
+        noise: m~^T xi(s), [S, A].
+        next_values: V_Q, [S].
+        prior_mean: mu_0.
+        beta: prior regularisation, sigma^2 / sigma_0^2.
+        discount: gamma.
+    """
+    n, moves = statistics
+    total = beta * prior_mean + n * rewards + discount * (moves @ next_values)
+    return total / (n + beta) + noise
+
+
+def perturb(m: types.Array, visits: types.Array, z: types.Array, *, sigma: float, beta: float) -> types.Array:
+    """m~ after one more visit (eq. noise-incremental), in O(M).
+
+    Args:
+        m: m~ before, [..., M].
+        visits: N before, [...].
+        z: the perturbation of the new visit, [..., M].
+        sigma: level of perturbation.
+        beta: prior regularisation.
+    """
+    weight = jnp.asarray(visits + beta)[..., None]
+    return (weight * m + sigma * z) / (weight + 1.0)
+
+
+def perturbation_of_history(z_0: types.Array, z: types.Array, *, sigma: float, beta: float) -> types.Array:
+    """m~ [M] of one pair from its whole history: its prior z_0 [M] and the perturbations z [N, M] of its visits.
+
+    The prior is sigma_0 z_0 with sigma_0 = sigma / sqrt(beta).
+    """
+    return sigma * (jnp.sum(z, 0) + math.sqrt(beta) * z_0) / (z.shape[0] + beta)
+
+
+def norm_ratio(m: types.Array, visits: types.Array, *, sigma: float, beta: float) -> types.Array:
+    """|m~|^2 over sigma^2 / (N + beta), which the lemma says is within 1 - epsilon and 1 + epsilon."""
+    return jnp.sum(m * m, -1) * (visits + beta) / sigma**2
+
+
+def index_dim_of_lemma(
+    num_pairs: int, num_episodes: int, beta: float, *, epsilon: float = 0.5, delta: float = 0.1
+) -> int:
+    """M(epsilon) (eq. M-selection-tabular): the dimension that suffices for the lemma.
+
+    Args:
+        num_pairs: |S| |A| = S H A, all pairs of all stages.
+        num_episodes: K.
+        beta: prior regularisation.
+        epsilon: relative error of the posterior's variance.
+        delta: chance that it is ever larger, at any pair.
+    """
+    if not 0.0 < epsilon < 1.0 or not 0.0 < delta < 1.0:
+        raise ValueError(f"epsilon and delta must be between 0 and 1, got {epsilon} and {delta}")
+    logarithms = math.log(num_pairs / delta) + math.log(1.0 + num_episodes / beta)
+    return math.ceil(16.0 * (1.0 + epsilon) / epsilon**2 * logarithms)
+
+
+def regret_bound(num_states: int, num_actions: int, horizon: int, num_episodes, beta: float):
+    """The theorem's bound on Bayesian regret; `num_episodes` may be an array."""
+    s, a, h, k = num_states, num_actions, horizon, jnp.asarray(num_episodes, jnp.result_type(float))
+
+    def log_plus(x):
+        return jnp.maximum(1.0, jnp.log(x))
+
+    return 18 * h**2 * jnp.sqrt(beta * s * a * k * log_plus(1 + s * a * h * k)) * log_plus(1 + k / (s * a))

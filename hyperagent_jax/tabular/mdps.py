@@ -1,0 +1,158 @@
+"""Finite MDPs as arrays, of fixed horizon (Assumption 1) or discounted, and the examples of the theory.
+
+Rewards are known functions of the pair; what an agent has to learn are the transitions.
+"""
+
+import os
+from typing import NamedTuple
+import zipfile
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hyperagent_jax import types
+from hyperagent_jax.environments import deep_sea as deep_sea_lib
+
+# How far the sum of a row of float32 probabilities may be from one.
+_TOLERANCE = 1e-5
+
+
+class FiniteMdp(NamedTuple):
+    """An MDP of fixed horizon H whose transitions may differ from stage to stage.
+
+    Attributes:
+        transitions: P_t(x' | x, a), [H, S, A, S]; those of the last stage lead nowhere and count for nothing.
+        rewards: r_t(x, a), [H, S, A].
+        start: distribution of the first state, [S].
+    """
+
+    transitions: types.Array
+    rewards: types.Array
+    start: types.Array
+
+
+class DiscountedMdp(NamedTuple):
+    """A stationary MDP: `transitions` [S, A, S], `rewards` [S, A], `start` [S] and a `discount` below one."""
+
+    transitions: types.Array
+    rewards: types.Array
+    start: types.Array
+    discount: float
+
+
+def _check_rows(name: str, rows) -> None:
+    rows = np.asarray(rows, np.float64)
+    if not np.all(np.isfinite(rows)) or rows.min() < 0.0:
+        raise ValueError(f"{name} must be probabilities, but some are negative or not finite")
+    sums = rows.sum(-1)
+    worst = np.unravel_index(np.argmax(np.abs(sums - 1.0)), sums.shape)
+    if abs(sums[worst] - 1.0) > _TOLERANCE:
+        place = f"{name}[{', '.join(map(str, worst))}]" if worst else name
+        raise ValueError(f"{place} must sum to one, but sums to {sums[worst]:.6g}")
+
+
+def _check(mdp, num_axes: int, axes: str) -> None:
+    shape = np.shape(mdp.transitions)
+    if len(shape) != num_axes or shape[-1] != shape[-3] or 0 in shape:
+        raise ValueError(f"transitions must have the shape {axes}, got {list(shape)}")
+    if np.shape(mdp.rewards) != shape[:-1] or np.shape(mdp.start) != shape[-1:]:
+        raise ValueError(
+            f"rewards must have the shape {list(shape[:-1])} and start {list(shape[-1:])}, "
+            f"got {list(np.shape(mdp.rewards))} and {list(np.shape(mdp.start))}"
+        )
+    if not np.all(np.isfinite(mdp.rewards)):
+        raise ValueError("rewards must be finite")
+    _check_rows("transitions", mdp.transitions)
+    _check_rows("start", mdp.start)
+
+
+def make_finite(transitions, rewards, start) -> FiniteMdp:
+    """A FiniteMdp of arrays that were checked."""
+    mdp = FiniteMdp(transitions, rewards, start)
+    _check(mdp, 4, "[H, S, A, S]")
+    return FiniteMdp(*(jnp.asarray(x, jnp.result_type(float)) for x in mdp))
+
+
+def make_discounted(transitions, rewards, start, discount: float) -> DiscountedMdp:
+    """A DiscountedMdp of arrays that were checked."""
+    mdp = DiscountedMdp(transitions, rewards, start, discount)
+    _check(mdp, 3, "[S, A, S]")
+    if not 0.0 <= discount < 1.0:
+        raise ValueError(f"the discount must be at least 0 and below 1, got {discount}")
+    return DiscountedMdp(*(jnp.asarray(x, jnp.result_type(float)) for x in mdp[:3]), discount)
+
+
+def load(path: str | os.PathLike) -> FiniteMdp:
+    """Reads a FiniteMdp from an npz file with its three arrays."""
+    try:
+        with np.load(path) as file:
+            arrays = {name: file[name] for name in FiniteMdp._fields}
+    except (OSError, KeyError, ValueError, TypeError, AttributeError, zipfile.BadZipFile) as error:
+        raise ValueError(f"{path} is no npz file with the arrays {', '.join(FiniteMdp._fields)}") from error
+    try:
+        return make_finite(**arrays)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+
+
+def dirichlet(key: types.PRNGKey, num_states: int, num_actions: int, horizon: int, beta: float) -> FiniteMdp:
+    """An MDP drawn from the prior of Assumption 2, every row from Dirichlet(beta / S, ..., beta / S).
+
+    Rewards are uniform on [0, 1], episodes begin in state 0.
+    """
+    shape = (horizon, num_states, num_actions)
+    alpha = jnp.full(num_states, beta / num_states)
+    return FiniteMdp(
+        jax.random.dirichlet(types.fold_in_tag(key, "transitions"), alpha, shape),
+        jax.random.uniform(types.fold_in_tag(key, "rewards"), shape),
+        jax.nn.one_hot(0, num_states),
+    )
+
+
+def _with_stages(transitions, rewards, horizon: int) -> FiniteMdp:
+    """The same transitions and rewards in every stage, from state 0."""
+    start = np.eye(len(rewards))[0]
+    return make_finite(np.stack([transitions] * horizon), np.stack([rewards] * horizon), start)
+
+
+def river_swim(num_states: int = 6, horizon: int = 20) -> FiniteMdp:
+    """RiverSwim: left (action 0) is downstream and sure, right is against the current.
+
+    Staying at the left end pays 0.005, swimming at the right end pays 1.
+    """
+    if num_states < 2:
+        raise ValueError(f"RiverSwim needs at least 2 states, got {num_states}")
+    last = num_states - 1
+    transitions, rewards = np.zeros((num_states, 2, num_states)), np.zeros((num_states, 2))
+    for x in range(num_states):
+        transitions[x, 0, max(x - 1, 0)] = 1.0
+        back, stay, forth = (0.05, 0.6, 0.35) if 0 < x < last else (0.4, 0.6, 0.0) if x else (0.0, 0.4, 0.6)
+        for probability, y in ((back, x - 1), (stay, x), (forth, x + 1)):
+            if probability:
+                transitions[x, 1, y] = probability
+    rewards[0, 0], rewards[last, 1] = 0.005, 1.0
+    return _with_stages(transitions, rewards, horizon)
+
+
+def deep_sea(size: int, mapping_seed: int) -> FiniteMdp:
+    """Deterministic DeepSea: the stage is the row, the state the column (see environments/deep_sea.py)."""
+    right_action = deep_sea_lib.action_mapping(size, mapping_seed)
+    row, column = np.meshgrid(np.arange(size), np.arange(size), indexing="ij")
+    transitions, rewards = np.zeros((size, size, 2, size)), np.zeros((size, size, 2))
+    transitions[row, column, right_action, np.minimum(column + 1, size - 1)] = 1.0
+    transitions[row, column, 1 - right_action, np.maximum(column - 1, 0)] = 1.0
+    rewards[row, column, right_action] = (column == size - 1) - deep_sea_lib.MOVE_COST / size
+    return make_finite(transitions, rewards, np.eye(size)[0])
+
+
+def insight(horizon: int = 6) -> FiniteMdp:
+    """The four states of the section "Insight": up (action 0) and down go one state up or down, if there is one.
+
+    The paper's figure is needed to know the transitions; these are the ones its text allows: paths that
+    lead down to (4, down) from everywhere. Rewards are zero: only uncertainty moves.
+    """
+    transitions = np.zeros((4, 2, 4))
+    for x in range(4):
+        transitions[x, 0, max(x - 1, 0)] = transitions[x, 1, min(x + 1, 3)] = 1.0
+    return _with_stages(transitions, np.zeros((4, 2)), horizon)

@@ -1,0 +1,40 @@
+"""Tabular HyperAgent as a plain numpy loop, one seed after the other: to measure the jitted one against."""
+
+import numpy as np
+
+from hyperagent_jax.tabular import hyperagent
+
+
+def run(config: hyperagent.Config, mdp, seed: int, num_episodes: int) -> np.ndarray:
+    """Returns [num_episodes] of the agent of `hyperagent.make_agent` with `num_ois` 1 and `index_map` "state"."""
+    transitions, rewards, start = (np.asarray(x) for x in mdp)
+    horizon, num_states, num_actions = rewards.shape
+    rng = np.random.default_rng(seed)
+    cumulative, cumulative_start = np.cumsum(transitions, -1), np.cumsum(start)
+    visits, moves = np.zeros(rewards.shape), np.zeros(transitions.shape)
+
+    def on_sphere(*shape):
+        z = rng.standard_normal((*shape, config.index_dim))
+        return z / np.linalg.norm(z, axis=-1, keepdims=True)
+
+    m = config.sigma / np.sqrt(config.beta) * on_sphere(*rewards.shape)
+    returns = np.zeros(num_episodes)
+    for k in range(num_episodes):
+        xi = rng.standard_normal((horizon, num_states, config.index_dim))
+        noise = np.einsum("hxam,hxm->hxa", m, xi)
+        actions, values = np.zeros((horizon, num_states), int), np.zeros(num_states)
+        for h in reversed(range(horizon)):
+            total = config.beta * config.prior_mean + visits[h] * rewards[h] + moves[h] @ values
+            q = total / (visits[h] + config.beta) + noise[h]
+            actions[h], values = q.argmax(-1), q.max(-1)
+        x = min(np.searchsorted(cumulative_start, rng.random(), side="right"), num_states - 1)
+        for h in range(horizon):
+            a = actions[h, x]
+            y = min(np.searchsorted(cumulative[h, x, a], rng.random(), side="right"), num_states - 1)
+            weight = visits[h, x, a] + config.beta
+            m[h, x, a] = (weight * m[h, x, a] + config.sigma * on_sphere()) / (weight + 1.0)
+            visits[h, x, a] += 1.0
+            moves[h, x, a, y] += 1.0
+            returns[k] += rewards[h, x, a]
+            x = y
+    return returns

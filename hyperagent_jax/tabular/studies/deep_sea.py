@@ -1,0 +1,115 @@
+"""Episodes to learn on DeepSea, tabular: no network, no replay, no gradient steps in between."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hyperagent_jax import prng
+from hyperagent_jax.tabular import agents as agents_lib
+from hyperagent_jax.tabular import base
+from hyperagent_jax.tabular import mdps
+
+# Episodes between two looks at whether all seeds are done.
+_CHUNK = 250
+# A policy that loses less than this is optimal: one useless step to the right costs more in float64, but in
+# float32 sums differ by about 1e-7.
+_OPTIMAL = 1e-5
+
+
+@dataclasses.dataclass(frozen=True)
+class Config(agents_lib.Settings):
+    """Agents, sizes and when a run counts as solved.
+
+    Attributes:
+        sizes: N of the N x N grids.
+        agents: names of agents.
+        index_dims: M of hyperagent, one line each; index_dim is that of hyperagent_ois.
+        prior_means: mu_0 of hyperagent, one line each; prior_mean is that of the others.
+        num_seeds: runs, each with its own action mapping.
+        first_seed: the first of them.
+        window: a run is solved when the policies of that many episodes in a row are all optimal; the episodes
+            before them are the episodes to learn.
+    """
+
+    num_episodes: int = 3000
+    practical_beta: float = 1e-4
+    sigma: float = 0.01
+    prior_mean: str = "0"
+    sizes: tuple[int, ...] = (10, 20, 30, 40, 50)
+    agents: tuple[str, ...] = ("hyperagent", "hyperagent_ois", "rlsvi", "bayes_ucbvi", "q_learning")
+    index_dims: tuple[int, ...] = (1, 4)
+    prior_means: tuple[str, ...] = ("0", "1")
+    num_seeds: int = 5
+    first_seed: int = 0
+    window: int = 100
+
+    def __post_init__(self):
+        super().__post_init__()
+        base.check_positive(self, "num_seeds", "window")
+        agents_lib.check_names(self.agents)
+        if min(self.sizes, default=0) < 1:
+            raise ValueError("sizes must be whole numbers from 1 on")
+        for changes in self.variants():
+            dataclasses.replace(self, index_dims=(), **changes)  # refuses what none could have
+
+    def variants(self) -> list[dict]:
+        """What differs between the lines of hyperagent."""
+        return [
+            {"index_dim": index_dim, "prior_mean": prior_mean}
+            for prior_mean in self.prior_means
+            for index_dim in self.index_dims
+        ]
+
+
+def run(config: Config) -> dict[str, list[dict]]:
+    """`results`: one row per run, as those of run_deepsea.py."""
+    rows = []
+    for name in config.agents:
+        for changes in config.variants() if name == "hyperagent" else ({},):
+            settings = dataclasses.replace(config, **changes)
+            for size in config.sizes:
+                learned = _episodes_to_learn(settings, name, size)
+                for seed, episodes in enumerate(learned, config.first_seed):
+                    ran = config.num_episodes if episodes is None else episodes + config.window
+                    rows.append({
+                        "agent": name, "size": size, "seed": seed, "index_dim": "", "prior_mean": "", **changes,
+                        "solved": episodes is not None, "episodes_to_learn": "" if episodes is None else episodes,
+                        "interactions": ran * size,
+                    })
+                named = "".join(f", {key} {value}" for key, value in changes.items())
+                print(f"{name}{named}, size {size}: {learned}", flush=True)
+                if all(episodes is None for episodes in learned):
+                    break  # nor would it learn a larger one
+    return {"results": rows}
+
+
+def first_window(is_optimal: np.ndarray, window: int) -> int | None:
+    """Where `window` true values in a row begin for the first time, if they do."""
+    total = np.concatenate([[0], np.cumsum(is_optimal)])
+    starts = np.flatnonzero(total[window:] - total[:-window] == window)
+    return int(starts[0]) if len(starts) else None
+
+
+def _episodes_to_learn(settings: Config, name: str, size: int) -> list[int | None]:
+    seeds = range(settings.first_seed, settings.first_seed + settings.num_seeds)
+    environments = [mdps.deep_sea(size, seed) for seed in seeds]
+    agent = agents_lib.AGENTS[name](settings, base.size_of(environments[0]))
+    tasks = jax.vmap(base.make_task)(jax.tree.map(lambda *x: jnp.stack(x), *environments))
+    keys = jax.vmap(lambda seed: prng.hash_key(jax.random.key(seed)))(jnp.asarray(seeds))
+    states = jax.vmap(agent.init)(keys)
+
+    @functools.partial(jax.jit, donate_argnums=0)
+    def advance(states, first):
+        one = lambda task, state, key: base.advance(agent, task, state, key, first, _CHUNK, base.regret)  # noqa: E731
+        return jax.vmap(one)(tasks, states, keys)
+
+    regret = np.zeros((settings.num_seeds, 0))
+    learned: list[int | None] = [None] * settings.num_seeds
+    while None in learned and regret.shape[1] < settings.num_episodes:
+        states, more = advance(states, regret.shape[1])
+        regret = np.concatenate([regret, more], 1)[:, : settings.num_episodes]
+        learned = [first_window(x < _OPTIMAL, settings.window) for x in regret]
+    return learned

@@ -1,0 +1,99 @@
+"""The lemma of incremental posterior approximation, along runs that depend on the perturbations themselves."""
+
+import dataclasses
+import itertools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hyperagent_jax.tabular import base
+from hyperagent_jax.tabular import closed_form
+from hyperagent_jax.tabular import hyperagent
+from hyperagent_jax.tabular import mdps
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """How |m~|^2 is compared with (1 +- epsilon) sigma^2 / (N + beta).
+
+    Attributes:
+        num_states: S of the Dirichlet MDPs.
+        num_actions: A.
+        horizon: H.
+        num_episodes: K.
+        num_seeds: runs, each in an MDP of its own.
+        beta: of Assumption 2.
+        sigma: level of perturbation; the ratio does not depend on it, what is visited does.
+        epsilon: relative error that the lemma allows.
+        delta: chance of a larger one that it allows.
+        index_dims: M to try besides the bound; by default powers of two.
+    """
+
+    num_states: int = 4
+    num_actions: int = 2
+    horizon: int = 4
+    num_episodes: int = 500
+    num_seeds: int = 200
+    beta: float = 3.0
+    sigma: float = 0.5
+    epsilon: float = 0.5
+    delta: float = 0.1
+    index_dims: tuple[int, ...] = ()
+
+    def __post_init__(self):
+        base.check_positive(self, "num_states", "num_actions", "horizon", "num_episodes", "num_seeds")
+        for index_dim in (self.bound, *self.index_dims):
+            hyperagent.Config(self.beta, self.sigma, index_dim=index_dim)
+
+    @property
+    def size(self) -> base.Size:
+        return base.Size(self.num_states, self.num_actions, self.horizon)
+
+    @property
+    def bound(self) -> int:
+        """M(epsilon)."""
+        return closed_form.index_dim_of_lemma(
+            math.prod(self.size.pairs), self.num_episodes, self.beta, epsilon=self.epsilon, delta=self.delta
+        )
+
+
+def run(config: Config) -> dict[str, list[dict]]:
+    """`results`: how often the lemma's event fails, by M. `curve`: the ratio |m~|^2 (N + beta) / sigma^2 by N."""
+    keys = jax.random.split(jax.random.key(0), config.num_seeds)
+    environments = jax.vmap(lambda key: mdps.dirichlet(key, *dataclasses.astuple(config.size), config.beta))(keys)
+    # Powers of two, but for one that would be all but the bound.
+    powers = itertools.takewhile(lambda m: 1.5 * m < config.bound, (2**i for i in itertools.count()))
+    tried = config.index_dims or powers
+    results, curve = [], []
+    for index_dim in (*tried, config.bound):
+        visits, ratios = _ratios(config, index_dim, environments)
+        is_failed = np.any(np.abs(ratios - 1.0) >= config.epsilon, (1, 2))
+        results.append({
+            "index_dim": index_dim, "is_bound": index_dim == config.bound, "seeds": config.num_seeds,
+            "failures": int(is_failed.sum()), "failure_frequency": is_failed.mean(),
+            "smallest_ratio": ratios.min(), "largest_ratio": ratios.max(),
+        })
+        for n in np.unique(np.geomspace(1, config.num_episodes, 25).round()):
+            here = ratios[visits == n]
+            if len(here) >= 50:
+                low, median, high = np.quantile(here, [0.01, 0.5, 0.99])
+                curve.append({"index_dim": index_dim, "visits": int(n), "pairs": len(here), "quantile_01": low,
+                              "median": median, "quantile_99": high})
+    return {"results": results, "curve": curve}
+
+
+def _ratios(config: Config, index_dim: int, environments: mdps.FiniteMdp) -> tuple[np.ndarray, np.ndarray]:
+    """Visits and ratios of the pairs of every episode after it, [num_seeds, K, H]; nothing else changes."""
+    prior = hyperagent.Config(config.beta, config.sigma, float(config.horizon), index_dim)
+
+    def record(task, policy, episode, state):
+        del task, policy
+        visits = state.statistics.visits[episode.pairs]
+        m = state.m[episode.pairs]
+        return visits, closed_form.norm_ratio(m, visits, sigma=config.sigma, beta=config.beta)
+
+    agent = hyperagent.make_agent(prior, config.size)
+    records = base.run_many(agent, environments, jnp.arange(config.num_seeds), config.num_episodes, record)
+    return tuple(np.asarray(x) for x in records)

@@ -1,0 +1,73 @@
+"""The closed form against the deep agent's learner on one-hot features, trained until nothing moves."""
+
+import dataclasses
+
+import jax
+import numpy as np
+
+from hyperagent_jax.tabular import base
+from hyperagent_jax.tabular import hyperagent
+from hyperagent_jax.tabular import mdps
+from hyperagent_jax.tabular import one_hot
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """A random discounted MDP, some transitions of it, and both ways to a posterior.
+
+    Attributes:
+        num_states: S.
+        num_actions: A.
+        num_transitions: transitions from random pairs.
+        discount: gamma.
+        beta: prior regularisation.
+        sigma: level of perturbation.
+        index_dim: M.
+        num_updates: updates of the learner, each with all transitions.
+        learning_rate: Adam's, which falls to zero.
+        seed: of everything that is drawn.
+    """
+
+    num_states: int = 8
+    num_actions: int = 2
+    num_transitions: int = 80
+    discount: float = 0.9
+    beta: float = 1.0
+    sigma: float = 0.5
+    index_dim: int = 8
+    num_updates: int = 20_000
+    learning_rate: float = 0.02
+    seed: int = 0
+
+    def __post_init__(self):
+        base.check_positive(self, "num_states", "num_actions", "num_transitions", "num_updates")
+        _ = self.prior
+
+    @property
+    def prior(self) -> hyperagent.Config:
+        """The prior of both; its mean is zero."""
+        return hyperagent.Config(self.beta, self.sigma, prior_mean=0.0, index_dim=self.index_dim)
+
+
+def posteriors(config: Config) -> tuple[one_hot.Posterior, one_hot.Posterior]:
+    """The posterior in closed form and the trained one, of the same prior, data and index mapping."""
+    key = jax.random.key(config.seed)
+    drawn = mdps.dirichlet(key, config.num_states, config.num_actions, 1, beta=3.0)
+    mdp = mdps.make_discounted(drawn.transitions[0], drawn.rewards[0], drawn.start, config.discount)
+    problem = one_hot.make_problem(mdp, key, config.num_transitions, config.prior)
+    trained, z_0 = one_hot.trained_posterior(problem, key, config.num_updates, config.learning_rate)
+    return one_hot.closed_form_posterior(problem, z_0), trained
+
+
+def run(config: Config) -> dict[str, list[dict]]:
+    """`results`: every mean and every entry of the covariance, both ways."""
+    exact, trained = posteriors(config)
+    names = [f"({x}, {a})" for x, a in np.ndindex(config.num_states, config.num_actions)]
+    rows = [
+        {"quantity": "mean", "pair": name, "other_pair": "", "closed_form": x, "trained": y}
+        for name, x, y in zip(names, exact.mean.ravel().tolist(), trained.mean.ravel().tolist(), strict=True)
+    ]
+    for i, j in zip(*np.triu_indices(len(names)), strict=True):
+        rows.append({"quantity": "covariance", "pair": names[i], "other_pair": names[j],
+                     "closed_form": float(exact.covariance[i, j]), "trained": float(trained.covariance[i, j])})
+    return {"results": rows}

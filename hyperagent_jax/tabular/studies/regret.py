@@ -1,0 +1,152 @@
+"""Bayesian regret of all agents, beside the theorem's bound, and what a step costs as episodes go by."""
+
+import dataclasses
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hyperagent_jax import prng
+from hyperagent_jax.tabular import agents as agents_lib
+from hyperagent_jax.tabular import base
+from hyperagent_jax.tabular import closed_form
+from hyperagent_jax.tabular import lmc_lsvi
+from hyperagent_jax.tabular import mdps
+
+DIRICHLET = "dirichlet"
+RIVER_SWIM = "river_swim"
+# Episodes of one compiled call when costs are measured.
+_PER_CALL = 10
+
+
+@dataclasses.dataclass(frozen=True)
+class Config(agents_lib.Settings):
+    """Agents, environments and the lengths of their runs.
+
+    Attributes:
+        environments: "dirichlet" (an MDP of Assumption 2 for every seed), "river_swim", or npz files with the
+            arrays transitions [H, S, A, S], rewards [H, S, A] and start [S].
+        agents: names of agents.
+        num_seeds: runs of each agent in each environment.
+        first_seed: the first of them.
+        num_states: S of the Dirichlet MDPs.
+        num_actions: their A.
+        horizon: their H.
+        cost_episodes: numbers of episodes after which the cost of a step is measured.
+    """
+
+    environments: tuple[str, ...] = (DIRICHLET, RIVER_SWIM)
+    agents: tuple[str, ...] = tuple(agents_lib.AGENTS)
+    num_seeds: int = 30
+    first_seed: int = 0
+    num_states: int = 6
+    num_actions: int = 3
+    horizon: int = 6
+    cost_episodes: tuple[int, ...] = (10, 100, 1000, 3000)
+
+    def __post_init__(self):
+        super().__post_init__()
+        base.check_positive(self, "num_seeds", "num_states", "num_actions", "horizon")
+        if min(self.cost_episodes, default=1) < 1:
+            raise ValueError(f"cost_episodes must be at least 1, got {min(self.cost_episodes)}")
+        agents_lib.check_names(self.agents)
+        for name in self.agents:
+            agents_lib.AGENTS[name](self, self.size)  # the theory preset refuses some settings
+        for name in self.environments:
+            if name not in (DIRICHLET, RIVER_SWIM):
+                try:
+                    mdps.load(name)
+                except ValueError as error:
+                    raise ValueError(f"environments: {error}") from error
+
+    @property
+    def size(self) -> base.Size:
+        """Of the Dirichlet MDPs."""
+        return base.Size(self.num_states, self.num_actions, self.horizon)
+
+
+def run(config: Config) -> dict[str, list[dict]]:
+    """`results`: regret of every seed. `curve`: its mean by episode. `bench`: the cost of a step."""
+    seeds = config.first_seed + jnp.arange(config.num_seeds)
+    episodes = np.unique(np.geomspace(1, config.num_episodes, 60).round().astype(int))
+    results, curve = [], []
+    for environment in config.environments:
+        mdp, size = _environment(config, environment, seeds)
+        if environment == DIRICHLET:
+            bound = closed_form.regret_bound(*dataclasses.astuple(size), episodes, config.beta)
+            for name, most in (("theorem", bound), ("most", size.horizon * episodes)):
+                curve += [_point(environment, name, int(k), float(x)) for k, x in zip(episodes, most, strict=True)]
+        for name in config.agents:
+            agent = agents_lib.AGENTS[name](config, size)
+            regret = np.asarray(base.run_many(agent, mdp, seeds, config.num_episodes), np.float64)
+            total = regret.cumsum(1)
+            error = total.std(0, ddof=1) / np.sqrt(len(total)) if len(total) > 1 else np.zeros(config.num_episodes)
+            curve += [_point(environment, name, int(k), total[:, k - 1].mean(), error[k - 1]) for k in episodes]
+            last = regret[:, -max(1, config.num_episodes // 10) :].mean(1)
+            results += [
+                {"environment": environment, "agent": name, "seed": int(seed), "regret": x, "last_tenth": y}
+                for seed, x, y in zip(seeds, total[:, -1], last, strict=True)
+            ]
+            print(f"{environment}, {name}: regret {total[:, -1].mean():.1f} after {config.num_episodes} episodes, "
+                  f"{last.mean():.3f} per episode in the last tenth", flush=True)
+    return {"results": results, "curve": curve, "bench": _costs(config)}
+
+
+def _point(environment, agent, episode, regret, error=0.0):
+    return {"environment": environment, "agent": agent, "episode": episode, "regret": regret,
+            "standard_error": error}
+
+
+def _environment(config: Config, name: str, seeds) -> tuple[mdps.FiniteMdp, base.Size]:
+    if name == DIRICHLET:
+        size = dataclasses.astuple(config.size)
+        draw = jax.vmap(lambda seed: mdps.dirichlet(jax.random.key(seed), *size, config.beta))
+        return draw(seeds), config.size
+    mdp = mdps.river_swim() if name == RIVER_SWIM else mdps.load(name)
+    return mdp, base.size_of(mdp)
+
+
+def _costs(config: Config) -> list[dict]:
+    """Microseconds per step, acting and learning, of one seed on a Dirichlet MDP after some numbers of episodes.
+
+    K of the settings is that number: hyperagent_theory's M and lmc_lsvi's number of Langevin steps depend on it.
+    """
+    task = base.make_task(mdps.dirichlet(jax.random.key(0), *dataclasses.astuple(config.size), config.beta))
+    key = prng.hash_key(jax.random.key(0))
+
+    def compiled(agent, num_episodes):
+        record = base.episode_return
+        return jax.jit(lambda state, k: base.advance(agent, task, state, key, k, num_episodes, record))
+
+    rows = []
+    for name in config.agents:
+        learn = None
+        for num_episodes in sorted(config.cost_episodes):
+            settings = dataclasses.replace(config, num_episodes=num_episodes)
+            if learn is None or name in ("hyperagent_theory", "lmc_lsvi"):
+                agent = agents_lib.AGENTS[name](settings, config.size)
+                learn, per_call, done, state = compiled(agent, _PER_CALL), _PER_CALL, 0, agent.init(key)
+                timed = learn
+            while done < num_episodes:
+                state, _ = learn(state, done)
+                done += _PER_CALL
+            if name == "lmc_lsvi":  # timed as it is written: one Langevin step after the other
+                steps = lmc_lsvi.Config(num_episodes, 1.0, config.lmc_sigma, is_stepwise=True)
+                timed, per_call = compiled(lmc_lsvi.make_agent(steps, config.size), 1), 1
+            seconds = _fastest(lambda timed=timed, state=state, done=done: timed(state, done))
+            rows.append({
+                "agent": name, "episodes": num_episodes, "step_us": 1e6 * seconds / (per_call * config.horizon)
+            })
+    return rows
+
+
+def _fastest(function) -> float:
+    """Seconds of the fastest call in about half a second of them, after one that does not count."""
+    jax.block_until_ready(function())
+    times = []
+    while len(times) < 3 or sum(times) < 0.5:
+        begin = time.perf_counter()
+        jax.block_until_ready(function())
+        times.append(time.perf_counter() - begin)
+    return min(times)

@@ -1,0 +1,185 @@
+"""The theory's experiments: what they measure, and the script as a user runs it."""
+
+import csv
+import json
+import math
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from hyperagent_jax.analysis import tabular_plots
+from hyperagent_jax.tabular.studies import deep_sea
+from hyperagent_jax.tabular.studies import lemma
+from hyperagent_jax.tabular.studies import posterior
+from hyperagent_jax.tabular.studies import propagation
+from hyperagent_jax.tabular.studies import regret
+from hyperagent_jax.tabular.studies import speed
+
+SCRIPT = pathlib.Path(__file__).parent.parent / "experiments" / "run_tabular.py"
+
+
+def _run(*arguments):
+    command = [sys.executable, str(SCRIPT), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+
+
+def _is_drawn(path):
+    return path.stat().st_size > 10_000
+
+
+def test_the_deep_agent_on_one_hot_features_converges_to_the_closed_form():
+    exact, trained = posterior.posteriors(posterior.Config(num_states=4, num_transitions=30, num_updates=4000))
+    assert exact.m.shape == (4, 2, 8) and np.ptp(exact.mean) > 0.1
+    np.testing.assert_allclose(trained.mean, exact.mean, atol=1e-4)
+    np.testing.assert_allclose(trained.m, exact.m, atol=1e-5)
+    np.testing.assert_allclose(trained.covariance, exact.covariance, atol=1e-5)
+
+
+def test_uncertainty_spreads_one_step_per_iteration():
+    config = propagation.Config(visits=3.0, beta=1.0, sigma=2.0)
+    q = np.asarray(propagation.sample_q(config), np.float64)
+    spread = q.std(0)
+    reached = spread > 1e-3
+    for i in range(7):  # (4, down) can be next after as many steps as there are to state 4
+        for state, action in np.ndindex(4, 2):
+            after = max(state - 1, 0) if action == 0 else min(state + 1, 3)
+            steps = 3 - after
+            is_it = (state, action) == (3, 1)
+            assert reached[i, state, action] == (i >= 1 if is_it else i >= steps + 2)
+    # |m~| = 2 / sqrt(3 + 1) = 1, and the maximum of zero and a standard normal has variance 1/2 - 1/(2 pi).
+    error = 4 / math.sqrt(2 * config.num_samples)
+    assert abs(spread[1, 3, 1] - 1.0) < error
+    assert abs(spread[2, 2, 1] - math.sqrt(0.5 - 0.5 / math.pi)) < error
+
+
+def test_the_lemma_holds_at_its_bound_and_fails_far_below(tmp_path):
+    config = lemma.Config(
+        num_states=2, horizon=2, num_episodes=60, num_seeds=20, delta=0.2, index_dims=(1, 64)
+    )
+    assert config.bound == math.ceil(96 * (math.log(8 / 0.2) + math.log(21)))
+    tables = lemma.run(config)
+    first, *_, last = tables["results"]
+    assert (first["index_dim"], last["index_dim"]) == (1, config.bound) and last["is_bound"]
+    assert first["failure_frequency"] == 1.0 and last["failures"] == 0
+    assert 0.5 < last["smallest_ratio"] < 1.0 < last["largest_ratio"] < 1.5
+    # After one visit the ratio is |sqrt(beta) z_0 + z|^2 / (beta + 1), with mean 1 and
+    # variance 4 beta / (beta + 1)^2 / M.
+    rows = [row for row in tables["curve"] if row["index_dim"] == 64 and row["visits"] == 1]
+    (row,) = rows
+    deviation = math.sqrt(4 * 3 / 16 / 64)
+    assert abs(row["median"] - 1.0) < 0.5 * deviation
+    assert 1.0 - 4 * deviation < row["quantile_01"] < 1.0 - deviation
+    tabular_plots.lemma(tmp_path / "lemma.png", tables, config)
+    assert _is_drawn(tmp_path / "lemma.png")
+
+
+def test_regret_tables(tmp_path):
+    config = regret.Config(
+        num_episodes=60, num_seeds=3, num_states=3, num_actions=2, horizon=3, cost_episodes=(10, 40),
+        agents=("hyperagent", "lmc_lsvi"), environments=("dirichlet",),
+    )
+    tables = regret.run(config)
+    assert len(tables["results"]) == 6
+    end = {row["agent"]: row["regret"] for row in tables["curve"] if row["episode"] == 60}
+    finals = [row["regret"] for row in tables["results"] if row["agent"] == "hyperagent"]
+    np.testing.assert_allclose(end["hyperagent"], np.mean(finals))
+    assert 0.0 < end["hyperagent"] < end["most"] == 180.0 < end["theorem"]
+    cost = {(row["agent"], row["episodes"]): row["step_us"] for row in tables["bench"]}
+    assert cost["lmc_lsvi", 40] > 1.5 * cost["lmc_lsvi", 10]  # its Langevin steps grow with the episodes
+    tabular_plots.regret(tmp_path / "regret.png", tables, config)
+    assert _is_drawn(tmp_path / "regret.png")
+
+
+def test_first_window():
+    optimal = np.array([0, 1, 1, 0, 1, 1, 1, 0, 1, 1, 1, 1], bool)
+    assert [deep_sea.first_window(optimal, n) for n in (1, 2, 3, 4, 5)] == [1, 1, 4, 8, None]
+
+
+def test_deep_sea_is_learned_and_failures_are_counted():
+    config = deep_sea.Config(num_episodes=300, sizes=(4, 6), num_seeds=2, agents=("hyperagent", "q_learning"),
+                             index_dims=(4,), prior_means=("0",), window=20)
+    rows = deep_sea.run(config)["results"]
+    learned = [row for row in rows if row["agent"] == "hyperagent"]
+    assert [(row["size"], row["seed"], row["solved"]) for row in learned] == [
+        (4, 0, True), (4, 1, True), (6, 0, True), (6, 1, True)
+    ]
+    assert all(0 < row["episodes_to_learn"] < 100 for row in learned)
+    failed = [row for row in rows if row["agent"] == "q_learning" and not row["solved"]]
+    assert failed and all(row["interactions"] == 300 * row["size"] for row in failed)
+
+
+def test_speed_compares_the_same_work():
+    rows = speed.run(speed.Config(num_seeds=4, num_episodes=200, num_states=3, horizon=3, numpy_seeds=2))["bench"]
+    loop, compiled = rows
+    assert (loop["seeds_run"], compiled["seeds_run"]) == (2, 4)
+    np.testing.assert_allclose(loop["seconds_for_all_seeds"], 2 * loop["seconds_run"])
+    ratio = loop["us_per_episode"] / compiled["us_per_episode"]
+    np.testing.assert_allclose(compiled["times_the_numpy_loop"], ratio)
+    assert abs(loop["mean_return_at_the_end"] - compiled["mean_return_at_the_end"]) < 0.2
+
+
+@pytest.fixture
+def bad_mdp(tmp_path):
+    np.savez(tmp_path / "bad.npz", transitions=np.full((2, 3, 2, 3), 0.3), rewards=np.zeros((2, 3, 2)),
+             start=np.eye(3)[0])
+    return tmp_path / "bad.npz"
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["regret", "--beta=2"], "--beta must be at least 3 with the theory preset (Assumption 2), got 2"),
+        (["regret", "--index_dim=0"], "--index_dim must be at least 1, got 0"),
+        (["regret", "--environments={bad}"], "bad.npz: transitions[0, 0, 0] must sum to one, but sums to 0.9"),
+        (["regret", "--environments=nowhere.npz"], "nowhere.npz is no npz file with the arrays transitions"),
+        (["regret", "--agents=nobody"], "--agents has no 'nobody'; choose some of hyperagent"),
+        (["lemma", "--epsilon=2"], "--epsilon and delta must be between 0 and 1, got 2.0 and 0.1"),
+        (["deepsea", "--index_dims=0"], "--index_dim must be at least 1, got 0"),
+        (["deepsea", "--prior_means=much"], "--prior_mean must be a number or \"horizon\", got 'much'"),
+        (["posterior", "--window=3"], "command posterior has no setting --window"),
+        (["theorem"], "unknown command 'theorem'; choose one of lemma, regret, deepsea"),
+        ([], "no command; choose one of lemma"),
+        (["lemma", "20"], "unexpected argument '20'"),
+    ],
+)
+def test_bad_input_is_one_clear_line(arguments, message, bad_mdp, tmp_path):
+    arguments = [argument.format(bad=bad_mdp) for argument in arguments]
+    done = _run(*arguments, f"--logdir={tmp_path / 'run'}")
+    assert done.returncode == 2
+    (line,) = done.stderr.strip().splitlines()
+    assert line.startswith("error: ") and message in line
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_script_draws_episodes_to_learn(tmp_path):
+    done = _run("deepsea", "--sizes=3,4", "--num_seeds=2", "--agents=rlsvi", "--num_episodes=250", "--window=50",
+                f"--logdir={tmp_path}")
+    assert done.returncode == 0, done.stderr
+    assert _is_drawn(tmp_path / "deepsea" / "deepsea.png")
+
+
+def test_the_posterior_is_drawn(tmp_path):
+    config = posterior.Config(num_states=2, num_transitions=5, num_updates=10)
+    tables = posterior.run(config)
+    assert len(tables["results"]) == 4 + 4 * 5 // 2
+    tabular_plots.posterior(tmp_path / "posterior.png", tables, config)
+    assert _is_drawn(tmp_path / "posterior.png")
+
+
+def test_the_script_writes_tables_picture_and_configuration(tmp_path):
+    arguments = ["propagation", "--num_samples=200", f"--logdir={tmp_path}"]
+    done = _run(*arguments)
+    assert done.returncode == 0, done.stderr
+    folder = tmp_path / "propagation"
+    with open(folder / "results.csv") as f:
+        rows = list(csv.DictReader(f))
+    assert len(rows) == 7 * 4 * 2
+    record = json.loads((folder / "config.json").read_text())
+    assert record["identity"]["config"]["num_samples"] == 200 and "versions" in record
+    assert _is_drawn(folder / "propagation.png")
+    refused = _run(*arguments)
+    assert refused.returncode == 2 and "already holds a run" in refused.stderr
+    assert _run(*arguments, "--overwrite").returncode == 0
