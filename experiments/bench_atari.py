@@ -2,9 +2,9 @@
 
 Machines are noisy, so what is compared is measured in turns. `cpu_ms` is the median processor time of an update,
 which hardly changes when other programs run too, and `of_ddqn` that over ddqn's in the same turns. `update_ms` and
-`loop_ms` are the fastest by the clock; `loop_efficiency` is the median time of a bare update over that of the whole
-loop per update (acting, games, replay and update). `times_authors` is how many times faster the fastest update is
-than the authors' PyTorch update is reported to be on as many cores (not run here).
+`loop_ms` are the fastest by the clock; `loop_efficiency` is the median time of a bare update over that of the
+whole loop per update (acting, games, replay and update). `times_authors` is how many times faster the fastest
+update is than the authors' PyTorch update is reported to be on as many cores (not run here).
 """
 
 import dataclasses
