@@ -30,12 +30,19 @@ def _is_drawn(path):
     return path.stat().st_size > 10_000
 
 
-def test_the_deep_agent_on_one_hot_features_converges_to_the_closed_form():
-    exact, trained = posterior.posteriors(posterior.Config(num_states=4, num_transitions=30, num_updates=4000))
-    assert exact.m.shape == (4, 2, 8) and np.ptp(exact.mean) > 0.1
-    np.testing.assert_allclose(trained.mean, exact.mean, atol=1e-4)
-    np.testing.assert_allclose(trained.m, exact.m, atol=1e-5)
-    np.testing.assert_allclose(trained.covariance, exact.covariance, atol=1e-5)
+def test_the_deep_agent_on_one_hot_features_converges_to_the_closed_form(tmp_path):
+    config = posterior.Config(num_states=4, num_transitions=30, num_updates=4000)
+    tables = posterior.run(config)
+    values = {"mean": [], "covariance": []}
+    for row in tables["results"]:
+        values[row["quantity"]].append((row["closed_form"], row["trained"]))
+    assert (len(values["mean"]), len(values["covariance"])) == (8, 8 * 9 // 2)
+    for name, tolerance in (("mean", 1e-4), ("covariance", 1e-5)):
+        exact, trained = np.array(values[name]).T
+        assert np.ptp(exact) > 0.05
+        np.testing.assert_allclose(trained, exact, rtol=0, atol=tolerance)
+    tabular_plots.posterior(tmp_path / "posterior.png", tables, config)
+    assert _is_drawn(tmp_path / "posterior.png")
 
 
 def test_uncertainty_spreads_one_step_per_iteration():
@@ -79,14 +86,14 @@ def test_the_lemma_holds_at_its_bound_and_fails_far_below(tmp_path):
 def test_regret_tables(tmp_path):
     config = regret.Config(
         num_episodes=60, num_seeds=3, num_states=3, num_actions=2, horizon=3, cost_episodes=(10, 40),
-        agents=("hyperagent", "lmc_lsvi"), environments=("dirichlet",),
+        agents=("lmc_lsvi",), environments=("dirichlet",),
     )
     tables = regret.run(config)
-    assert len(tables["results"]) == 6
+    assert len(tables["results"]) == 3
     end = {row["agent"]: row["regret"] for row in tables["curve"] if row["episode"] == 60}
-    finals = [row["regret"] for row in tables["results"] if row["agent"] == "hyperagent"]
-    np.testing.assert_allclose(end["hyperagent"], np.mean(finals))
-    assert 0.0 < end["hyperagent"] < end["most"] == 180.0 < end["theorem"]
+    finals = [row["regret"] for row in tables["results"] if row["agent"] == "lmc_lsvi"]
+    np.testing.assert_allclose(end["lmc_lsvi"], np.mean(finals))
+    assert 0.0 < end["lmc_lsvi"] < end["most"] == 180.0 < end["theorem"]
     cost = {(row["agent"], row["episodes"]): row["step_us"] for row in tables["bench"]}
     assert cost["lmc_lsvi", 40] > 1.5 * cost["lmc_lsvi", 10]  # its Langevin steps grow with the episodes
     tabular_plots.regret(tmp_path / "regret.png", tables, config)
@@ -161,14 +168,6 @@ def test_the_script_draws_episodes_to_learn(tmp_path):
     assert _is_drawn(tmp_path / "deepsea" / "deepsea.png")
 
 
-def test_the_posterior_is_drawn(tmp_path):
-    config = posterior.Config(num_states=2, num_transitions=5, num_updates=10)
-    tables = posterior.run(config)
-    assert len(tables["results"]) == 4 + 4 * 5 // 2
-    tabular_plots.posterior(tmp_path / "posterior.png", tables, config)
-    assert _is_drawn(tmp_path / "posterior.png")
-
-
 def test_the_script_writes_tables_picture_and_configuration(tmp_path):
     arguments = ["propagation", "--num_samples=200", f"--logdir={tmp_path}"]
     done = _run(*arguments)
@@ -182,4 +181,3 @@ def test_the_script_writes_tables_picture_and_configuration(tmp_path):
     assert _is_drawn(folder / "propagation.png")
     refused = _run(*arguments)
     assert refused.returncode == 2 and "already holds a run" in refused.stderr
-    assert _run(*arguments, "--overwrite").returncode == 0
