@@ -40,7 +40,7 @@ class Config:
 
 
 def run(config: Config) -> dict[str, list[dict]]:
-    """`bench`: seconds of each, as run and for all seeds, and how many times those of the compiled call they are."""
+    """`bench`: seconds of each, as run and for all seeds, and how many times those of the compiled call."""
     size = base.Size(config.num_states, config.num_actions, config.horizon)
     mdp = mdps.dirichlet(jax.random.key(0), *dataclasses.astuple(size), beta=3.0)
     settings = hyperagent.Config(0.01, 0.1, float(config.horizon), config.index_dim)
