@@ -64,7 +64,7 @@ def lemma(file, tables: dict[str, list[dict]], config) -> None:
                   title=f"Any pair ever off by more than epsilon = {config.epsilon:g}")
         right.set_xticks(x[:-1])
         right.minorticks_off()
-        right.legend(loc="lower left")
+        right.legend(loc="center left")
 
 
 def _wilson(k: float, n: float) -> tuple[float, float]:

@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from hyperagent_jax import prng
 from hyperagent_jax import types
@@ -181,7 +180,7 @@ def compile_many(
     Args:
         agent: the agent.
         mdp: one for all seeds, or arrays with a leading axis of seeds.
-        seeds: whole numbers, [num_seeds]; they are divided among the devices.
+        seeds: whole numbers, [num_seeds].
         num_episodes: K.
         record: what to keep of an episode.
         block: seeds vmapped together: few enough for their tables to stay in a core's cache.
@@ -195,17 +194,8 @@ def compile_many(
 
         return jax.lax.map(one, (mdp, seeds) if own_mdps else seeds, batch_size=block)
 
-    devices = np.array(jax.local_devices())
-    if len(seeds) % len(devices):
-        devices = devices[:1]
-    each = jax.sharding.PartitionSpec("seeds")
-    specs = (each if own_mdps else jax.sharding.PartitionSpec(), each)
-    mesh = jax.sharding.Mesh(devices, ("seeds",))
-    sharded = jax.shard_map(many, mesh=mesh, in_specs=specs, out_specs=each, check_vma=False)
-    compiled = jax.jit(sharded).lower(mdp, seeds).compile()
-    shardings = tuple(jax.sharding.NamedSharding(mesh, spec) for spec in specs)
-    placed = jax.device_put((mdp, seeds), shardings)
-    return lambda: compiled(*placed)
+    compiled = jax.jit(many).lower(mdp, seeds).compile()
+    return lambda: compiled(mdp, seeds)
 
 
 def run_many(*arguments, **options) -> Any:

@@ -3,15 +3,33 @@
 import numpy as np
 
 from hyperagent_jax.tabular import hyperagent
+from hyperagent_jax.tabular import mdps
 
 
-def run(config: hyperagent.Config, mdp, seed: int, num_episodes: int) -> np.ndarray:
-    """Returns [num_episodes] of the agent of `hyperagent.make_agent` with `num_ois` 1 and `index_map` "state"."""
-    transitions, rewards, start = (np.asarray(x) for x in mdp)
-    horizon, num_states, num_actions = rewards.shape
+def run(
+    config: hyperagent.Config, mdp: mdps.FiniteMdp, seed: int, num_episodes: int, *, is_tuned: bool = True
+) -> np.ndarray:
+    """Returns [num_episodes] of the agent of `hyperagent.make_agent` with `num_ois` 1 and `index_map` "state".
+
+    Args:
+        config: the agent's settings.
+        mdp: the environment.
+        seed: the seed.
+        num_episodes: K.
+        is_tuned: whether states are drawn by bisection in cumulative probabilities that are worked out once,
+            instead of by the generator's `choice`, which is what one would write first.
+    """
+    transitions, rewards, start = (np.asarray(x, np.float64) for x in mdp)
+    transitions, start = (x / x.sum(-1, keepdims=True) for x in (transitions, start))  # `choice` is strict
+    horizon, num_states, _ = rewards.shape
     rng = np.random.default_rng(seed)
     cumulative, cumulative_start = np.cumsum(transitions, -1), np.cumsum(start)
     visits, moves = np.zeros(rewards.shape), np.zeros(transitions.shape)
+
+    def draw(probabilities, cumulative):
+        if is_tuned:
+            return min(np.searchsorted(cumulative, rng.random(), side="right"), num_states - 1)
+        return rng.choice(num_states, p=probabilities)
 
     def on_sphere(*shape):
         z = rng.standard_normal((*shape, config.index_dim))
@@ -27,10 +45,10 @@ def run(config: hyperagent.Config, mdp, seed: int, num_episodes: int) -> np.ndar
             total = config.beta * config.prior_mean + visits[h] * rewards[h] + moves[h] @ values
             q = total / (visits[h] + config.beta) + noise[h]
             actions[h], values = q.argmax(-1), q.max(-1)
-        x = min(np.searchsorted(cumulative_start, rng.random(), side="right"), num_states - 1)
+        x = draw(start, cumulative_start)
         for h in range(horizon):
             a = actions[h, x]
-            y = min(np.searchsorted(cumulative[h, x, a], rng.random(), side="right"), num_states - 1)
+            y = draw(transitions[h, x, a], cumulative[h, x, a])
             weight = visits[h, x, a] + config.beta
             m[h, x, a] = (weight * m[h, x, a] + config.sigma * on_sphere()) / (weight + 1.0)
             visits[h, x, a] += 1.0

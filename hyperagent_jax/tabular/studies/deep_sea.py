@@ -43,7 +43,7 @@ class Config(agents_lib.Settings):
     index_dims: tuple[int, ...] = (1, 4)
     prior_means: tuple[str, ...] = ("0", "1")
     num_seeds: int = 5
-    first_seed: int = 0
+    first_seed: int = 100
     window: int = 100
 
     def __post_init__(self):

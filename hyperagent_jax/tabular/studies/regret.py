@@ -39,7 +39,7 @@ class Config(agents_lib.Settings):
     environments: tuple[str, ...] = (DIRICHLET, RIVER_SWIM)
     agents: tuple[str, ...] = tuple(agents_lib.AGENTS)
     num_seeds: int = 30
-    first_seed: int = 0
+    first_seed: int = 100
     num_states: int = 6
     num_actions: int = 3
     horizon: int = 6
