@@ -94,8 +94,8 @@ def test_regret_tables(tmp_path):
     finals = [row["regret"] for row in tables["results"] if row["agent"] == "lmc_lsvi"]
     np.testing.assert_allclose(end["lmc_lsvi"], np.mean(finals))
     assert 0.0 < end["lmc_lsvi"] < end["most"] == 180.0 < end["theorem"]
-    cost = {(row["agent"], row["episodes"]): row["step_us"] for row in tables["bench"]}
-    assert cost["lmc_lsvi", 40] > 1.5 * cost["lmc_lsvi", 10]  # its Langevin steps grow with the episodes
+    assert [(row["agent"], row["episodes"]) for row in tables["bench"]] == [("lmc_lsvi", 10), ("lmc_lsvi", 40)]
+    assert all(row["step_us"] > 0.0 for row in tables["bench"])  # how it grows is tested without a clock
     tabular_plots.regret(tmp_path / "regret.png", tables, config)
     assert _is_drawn(tmp_path / "regret.png")
 
