@@ -6,6 +6,7 @@ Example: python experiments/run_tabular.py lemma
 
 from collections.abc import Callable
 import dataclasses
+import os
 import pathlib
 import time
 from typing import Any, NamedTuple
@@ -13,6 +14,7 @@ from typing import Any, NamedTuple
 import common  # isort: skip  (sets the environment that jax reads)
 
 from absl import flags
+import jax
 
 from hyperagent_jax import config as config_lib
 from hyperagent_jax import results
@@ -98,6 +100,7 @@ def main(command: str) -> int:
     names = list(STUDIES) if command == "all" else [command]
     configs = {name: config_lib.from_flags(name, CONFIGS[name], CONFIGS, FLAGS, kind="command") for name in names}
     common.use_compilation_cache()
+    jax.config.update("jax_num_cpu_devices", len(os.sched_getaffinity(0)))  # only `bench` asks for more than one
     for name, config in configs.items():
         _run(name, config)
     return 0

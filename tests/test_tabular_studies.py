@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+import os
 import pathlib
 import subprocess
 import sys
@@ -128,6 +129,29 @@ def test_speed_compares_the_same_work():
         np.testing.assert_allclose(row["seconds_for_all_seeds"], 800e-6 * row["us_per_episode"])
         np.testing.assert_allclose(row["times_the_compiled"], row["us_per_episode"] / rows[0]["us_per_episode"])
         assert abs(row["mean_return_at_the_end"] - rows[0]["mean_return_at_the_end"]) < 0.2
+
+
+def test_seeds_on_several_devices_are_the_same_seeds():
+    """A mesh of four devices needs a process of its own."""
+    code = """
+import jax
+jax.config.update("jax_num_cpu_devices", 4)
+import jax.numpy as jnp, numpy as np
+from hyperagent_jax.tabular import base, hyperagent, mdps
+
+mdp = mdps.dirichlet(jax.random.key(0), 3, 2, 4, beta=3.0)
+agent = hyperagent.make_agent(hyperagent.Config(), base.size_of(mdp))
+for environment in (mdp, jax.tree.map(lambda x: jnp.stack([x] * 8), mdp)):
+    arguments = (agent, environment, jnp.arange(8), 60)
+    spread = base.run_many(*arguments, devices=jax.devices())
+    assert len(spread.sharding.device_set) == 4
+    np.testing.assert_allclose(base.run_many(*arguments), spread, atol=1e-5)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=240, check=False,
+        env={**os.environ, "PYTHONPATH": str(SCRIPT.parent.parent)},
+    )
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.fixture

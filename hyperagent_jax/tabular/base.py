@@ -1,11 +1,12 @@
 """What tabular agents have in common, and the loop that lets one learn."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 import dataclasses
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from hyperagent_jax import prng
 from hyperagent_jax import types
@@ -174,6 +175,7 @@ def compile_many(
     record: Record = regret,
     *,
     block: int = 32,
+    devices: Sequence[jax.Device] = (),
 ) -> Callable[[], Any]:
     """`run` for many seeds as one compiled call; the records have a leading axis of seeds.
 
@@ -184,6 +186,7 @@ def compile_many(
         num_episodes: K.
         record: what to keep of an episode.
         block: seeds vmapped together: few enough for their tables to stay in a core's cache.
+        devices: what to spread the seeds over, evenly; none for the default device.
     """
     own_mdps = mdp.start.ndim == 2
 
@@ -194,8 +197,16 @@ def compile_many(
 
         return jax.lax.map(one, (mdp, seeds) if own_mdps else seeds, batch_size=block)
 
+    if devices:
+        over_seeds, whole = jax.P("seeds"), jax.P()
+        mesh = jax.sharding.Mesh(np.array(devices), ("seeds",))
+        many = jax.shard_map(
+            many, mesh=mesh, in_specs=(over_seeds if own_mdps else whole, over_seeds), out_specs=over_seeds,
+            check_vma=False,  # what is carried from episode to episode begins the same for all seeds
+        )
     compiled = jax.jit(many).lower(mdp, seeds).compile()
-    return lambda: compiled(mdp, seeds)
+    placed = jax.device_put((mdp, seeds), compiled.input_shardings[0])
+    return lambda: compiled(*placed)
 
 
 def run_many(*arguments, **options) -> Any:

@@ -1,4 +1,4 @@
-"""Many seeds of tabular HyperAgent in one compiled call, against the same algorithm as a loop in numpy."""
+"""Many seeds of tabular HyperAgent in one compiled call on all devices, against a loop in numpy."""
 
 import dataclasses
 import time
@@ -45,7 +45,10 @@ def run(config: Config) -> dict[str, list[dict]]:
     mdp = mdps.dirichlet(jax.random.key(0), *dataclasses.astuple(size), beta=3.0)
     settings = hyperagent.Config(0.01, 0.1, float(config.horizon), config.index_dim)
     agent = hyperagent.make_agent(settings, size)
-    many = base.compile_many(agent, mdp, jnp.arange(config.num_seeds), config.num_episodes, base.episode_return)
+    devices = jax.devices() if config.num_seeds % jax.device_count() == 0 else jax.devices()[:1]
+    many = base.compile_many(
+        agent, mdp, jnp.arange(config.num_seeds), config.num_episodes, base.episode_return, devices=devices
+    )
 
     def loop(is_tuned):
         return [
@@ -60,7 +63,8 @@ def run(config: Config) -> dict[str, list[dict]]:
         returns = np.asarray(function())
         seconds = time.perf_counter() - begin
         rows.append({
-            "what": name, "seeds_run": len(returns), "seconds_run": seconds,
+            "what": name, "devices": len(devices) if name == "compiled" else 1, "seeds_run": len(returns),
+            "seconds_run": seconds,
             "seconds_for_all_seeds": seconds * config.num_seeds / len(returns),
             "us_per_episode": 1e6 * seconds / returns.size,
             "mean_return_at_the_end": returns[:, -100:].mean(),
