@@ -97,10 +97,11 @@ def _shortened(value: Any) -> Any:
 
 
 def main(command: str) -> int:
+    # Only `bench` asks for more than one; must be said before anything else is asked of jax.
+    jax.config.update("jax_num_cpu_devices", len(os.sched_getaffinity(0)))
     names = list(STUDIES) if command == "all" else [command]
     configs = {name: config_lib.from_flags(name, CONFIGS[name], CONFIGS, FLAGS, kind="command") for name in names}
     common.use_compilation_cache()
-    jax.config.update("jax_num_cpu_devices", len(os.sched_getaffinity(0)))  # only `bench` asks for more than one
     for name, config in configs.items():
         _run(name, config)
     return 0
