@@ -187,6 +187,7 @@ def _rows(path):
         return list(csv.DictReader(f))
 
 
+@pytest.mark.timeout(900)  # many starts of a script
 def test_killed_and_resumed_equals_unbroken(tmp_path):
     """kill -9 in the middle of a sweep; --resume gives the rows and logs of an unbroken one, none twice."""
     ids = "bandit/0,catch/1,memory_len/2,umbrella_length/3,deep_sea/2"

@@ -63,6 +63,7 @@ def test_a_missing_envpool_is_one_clear_line(tmp_path):
     assert done.stderr.strip() == "error: envpool is not installed: pip install 'hyperagent_jax[atari]'"
 
 
+@pytest.mark.timeout(900)  # many starts of a script
 def test_results_and_killed_equals_unbroken(tmp_path):
     """A whole run; and the same one ended by kill -9 and by SIGTERM, and resumed: the same rows."""
     unbroken, broken = tmp_path / "unbroken", tmp_path / "broken"

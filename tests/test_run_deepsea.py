@@ -88,6 +88,7 @@ def test_a_file_of_an_older_version_gets_the_new_columns(tmp_path):
     assert (new["seed"], new["num_params"], new["num_output_params"]) == ("1", "704", "160")
 
 
+@pytest.mark.timeout(900)  # many starts of a script
 def test_killed_and_resumed_equals_unbroken(tmp_path):
     """kill -9 of everything in the middle; the same command with --resume ends in the same rows."""
     arguments = ["--size=6", "--num_seeds=2", "--num_workers=2", "--max_episodes=4000", "--solved_return=2"]
