@@ -237,3 +237,19 @@ def test_report_of_two_agents(tmp_path):
     assert mixed.returncode == 2 and not (tmp_path / "mixed").exists()
     message = f"{one} holds bsuite runs and {tmp_path / 'out'} does not: make a report of each kind"
     assert mixed.stderr == f"error: {message}\n"
+
+
+def test_solve_times_of_all_panels_are_in_sight(monkeypatch):
+    """The second panel has the earliest solution; both share one axis."""
+    from hyperagent_jax.analysis import bsuite_plots
+
+    figures = []
+    monkeypatch.setattr(bsuite_plots.style, "save", lambda figure, file: figures.append(figure))
+    solution = bsuite_scores.Solution
+    bsuite_plots.solve_times("", "", {
+        "deep_sea": {"one": [solution(10, 200, True)], "two": [solution(10, 1000, True)]},
+        "deep_sea_stochastic": {"one": [solution(10, 100, True)], "two": [solution(10, 10_000, False)]},
+    })
+    for axis in figures[0].axes:
+        low, high = axis.get_ylim()
+        assert low < 100 and high > 10_000

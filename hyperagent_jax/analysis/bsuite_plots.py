@@ -149,9 +149,9 @@ def solve_times(
             rows, columns, figsize=size, layout="constrained", squeeze=False, sharex=True, sharey=True
         )
         every = [found for own in panels.values() for each in own.values() for found in each]
-        top = max(found.episode for found in every)
+        smallest, top = min(found.size for found in every), max(found.episode for found in every)
+        bottom = min(2 ** (smallest - 1), *(found.episode for found in every))
         for axis, (name, own) in zip(axes.flat, panels.items(), strict=True):
-            smallest = min(found.size for found in every)
             x = np.linspace(smallest - 1, max(smallest, math.log2(2 * top)), 50)
             axis.plot(x, 2.0**x, color="0.5", linestyle=style.DASHES, linewidth=1.2)
             for label, each in own.items():
@@ -163,7 +163,7 @@ def solve_times(
                 if failed:
                     axis.scatter(*zip(*failed, strict=True), color=colour, marker="x", s=30, linewidths=1.5)
             axis.set_yscale("log")
-            axis.set_ylim(top=2.2 * top)
+            axis.set_ylim(0.7 * bottom, 2.2 * top)  # of all panels, which share it
             axis.yaxis.set_minor_formatter(matplotlib.ticker.NullFormatter())
             style.plain_numbers(axis.yaxis)
             axis.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(integer=True))
@@ -172,8 +172,10 @@ def solve_times(
         handles = [
             *_line_handles(labels),
             matplotlib.lines.Line2D([], [], color="0.5", linestyle=style.DASHES, label="random actions, 2^N"),
-            matplotlib.lines.Line2D([], [], color="0.35", linestyle="", marker="x", label="not solved by then"),
         ]
+        if not all(found.is_solved for found in every):
+            cross = dict(color="0.35", linestyle="", marker="x")
+            handles.append(matplotlib.lines.Line2D([], [], **cross, label="not solved by then"))
         _legend(figure, handles, narrow)
         _title(figure, title, narrow)
         style.save(figure, file)
