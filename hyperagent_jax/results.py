@@ -59,6 +59,16 @@ def _commit() -> str:
         return "unknown"
 
 
+def number(x) -> float:
+    """A number as rows of results have it."""
+    return float(f"{float(x):.6g}")
+
+
+def ratio(total, count) -> float | str:
+    """An average as rows of results have it; blank of nothing."""
+    return number(total / count) if count else ""
+
+
 def read_csv(path: pathlib.Path) -> list[dict[str, str]]:
     """The complete rows of a csv file; a last line cut short by a crash is left out."""
     if not path.exists():

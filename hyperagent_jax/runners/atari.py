@@ -13,9 +13,9 @@ from hyperagent_jax import agents
 from hyperagent_jax import checkpoint
 from hyperagent_jax import config as config_lib
 from hyperagent_jax import errors
+from hyperagent_jax import results
 from hyperagent_jax import types
 from hyperagent_jax.environments import atari
-from hyperagent_jax.runners import deep_sea
 from hyperagent_jax.runners import vector
 
 RESULT_FIELDS = (
@@ -275,8 +275,8 @@ class _Run:
             checkpoint.save(task.best, variables.params, {**self.facts["best"], "identity": task.identity()})
         row = {
             "game": task.game, "seed": task.seed, "interactions": runner.interactions, "games": runner.games,
-            "train_score": deep_sea.ratio(sum(totals.scores), len(totals.scores)),
-            "eval_score": deep_sea.number(score), "loss": deep_sea.ratio(totals.loss, totals.updates),
+            "train_score": results.ratio(sum(totals.scores), len(totals.scores)),
+            "eval_score": results.number(score), "loss": results.ratio(totals.loss, totals.updates),
             "seconds": round(self.facts["train_seconds"], 1),
         }
         self.facts["curve"].append(row)
@@ -304,10 +304,10 @@ class _Run:
             self.record(variables)
         seconds = self.facts["train_seconds"]
         self.report(("result", {
-            "game": task.game, "agent": task.agent, "seed": task.seed, "score": deep_sea.number(np.mean(scores)),
-            "score_std": deep_sea.number(np.std(scores)), "episodes": len(scores),
+            "game": task.game, "agent": task.agent, "seed": task.seed, "score": results.number(np.mean(scores)),
+            "score_std": results.number(np.std(scores)), "episodes": len(scores),
             "best_interactions": self.facts["best"]["interactions"],
-            "best_eval_score": deep_sea.number(self.facts["best"]["score"]), "interactions": runner.interactions,
+            "best_eval_score": results.number(self.facts["best"]["score"]), "interactions": runner.interactions,
             "games": runner.games, "num_params": agents.count_params(runner.agent),
             "train_seconds": round(seconds, 1), "interactions_per_second": round(runner.interactions / seconds, 1),
             "error": "",

@@ -15,6 +15,7 @@ from hyperagent_jax import agents
 from hyperagent_jax import checkpoint
 from hyperagent_jax import config as config_lib
 from hyperagent_jax import errors
+from hyperagent_jax import results
 from hyperagent_jax import types
 from hyperagent_jax.environments import bsuite_adapter
 from hyperagent_jax.environments import deep_sea
@@ -310,9 +311,9 @@ def run_task(task: Task, report: Callable[[Any], None], should_stop: Callable[[]
                 "seed": seed,
                 "interactions": interactions,
                 "episodes": int(episodes[i]),
-                "train_return": ratio(metrics.returns[i], metrics.episodes[i]),
-                "eval_return": number(returns[i]),
-                "loss": ratio(metrics.loss[i], metrics.updates[i]),
+                "train_return": results.ratio(metrics.returns[i], metrics.episodes[i]),
+                "eval_return": results.number(returns[i]),
+                "loss": results.ratio(metrics.loss[i], metrics.updates[i]),
             }
             facts["curve"].append(row)
             report(("curve", row))
@@ -339,16 +340,6 @@ def run_task(task: Task, report: Callable[[Any], None], should_stop: Callable[[]
             _save(task, states, facts)
             saved_at = time.monotonic()
     report(("finished", task))
-
-
-def number(x) -> float:
-    """A number as rows of results have it."""
-    return float(f"{float(x):.6g}")
-
-
-def ratio(total, count) -> float | str:
-    """An average as rows of results have it; blank of nothing."""
-    return number(total / count) if count else ""
 
 
 def _save(task: Task, states: core_lib.SeedState, facts: dict[str, Any]) -> None:
