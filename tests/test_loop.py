@@ -102,6 +102,18 @@ def test_restored_is_unbroken(program):
         np.testing.assert_array_equal(expected, found)
 
 
+def test_runs_do_not_depend_on_how_many_steps_share_a_draw(program, monkeypatch):
+    words = sum(leaf.size for leaf in jax.tree.leaves(program.draw(jax.random.key(0), 0)))
+    monkeypatch.setattr(core_lib, "_NOISE_WORDS", 7 * words // (program.steps_per_draw + 1))
+    other = _program("hyperagent")
+    assert (program.steps_per_draw, other.steps_per_draw) == (256, 7)
+    loops = _loop(program), _loop(other)
+    for loop in loops:
+        loop.run(50)
+    for expected, found in zip(*(jax.tree.leaves(x.agent.state.learner) for x in loops), strict=True):
+        np.testing.assert_array_equal(expected, found)
+
+
 def test_an_environment_that_does_not_repeat_itself_is_found_out(program):
     first, second = _loop(program, seed=0), _loop(program, seed=1)
     first.run(30)
@@ -161,7 +173,9 @@ def test_time_and_capacity_are_independent(program):
     zero = np.float32(0)
     observation = np.zeros(2, np.float32)
     timestep = environments_base.TimeStep(observation, zero, zero, np.bool_(False))
-    arguments = (loop.agent.state, core_lib.zero_metrics(), 30, np.int32(0), timestep, observation)
+    state = loop.agent.state
+    noise = program.draw(state.key, 0)
+    arguments = (state, core_lib.zero_metrics(), noise, 30, 30, np.int32(0), timestep, observation)
     text = program.proceed.lower(*arguments, is_learning=True).compile().as_text()
     assert "[1000,2]" in text
     assert not [line for line in text.splitlines() if "[1000" in line and " copy(" in line]

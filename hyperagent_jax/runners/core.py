@@ -1,6 +1,7 @@
 """What happens in one step of a run, whoever steps the environment."""
 
 from collections.abc import Callable
+import math
 from typing import Any, NamedTuple
 
 import jax
@@ -13,6 +14,11 @@ from hyperagent_jax import types
 from hyperagent_jax.agents import base as agents_base
 from hyperagent_jax.environments import base as environments_base
 from hyperagent_jax.replay import ring as ring_lib
+
+
+# Random numbers are drawn for many steps at once, as many as fit in this many 32-bit words: drawing in
+# every step would cost more than the network of a small agent.
+_NOISE_WORDS = 2**20
 
 
 class SeedState(NamedTuple):
@@ -165,6 +171,12 @@ def make_core(agent: agents_base.Agent) -> Core:
         return state._replace(learner=learner, replay=replay), metrics
 
     return Core(init, draw, act, act_randomly, observe, learn)
+
+
+def steps_per_draw(noise_of_a_step: Any) -> int:
+    """For how many steps random numbers like these are drawn at once."""
+    words = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(noise_of_a_step))
+    return max(1, min(256, _NOISE_WORDS // words))
 
 
 def transition_like(agent: agents_base.Agent, observation: types.Array) -> types.Transition:

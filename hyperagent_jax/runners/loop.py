@@ -16,18 +16,23 @@ from hyperagent_jax.runners import core as core_lib
 
 
 class Program(NamedTuple):
-    """An agent's two dispatches, compiled when first called; many loops can share them.
+    """An agent's dispatches, compiled when first called; many loops can share them.
 
     Attributes:
         agent: the agent.
         init: maps (key, observation) to a SeedState.
-        begin: maps (state, step) to (state, action of that step).
-        proceed: maps (state, metrics, step, action, TimeStep, next observation, is_learning) to (state, metrics,
-            next action): learns from a step and chooses the action of the next. State and metrics are used up.
+        steps_per_draw: number of steps whose random numbers one `draw` is for.
+        draw: maps (state's key, step) to the StepNoise of that step, `steps_per_draw` that follow it, and no more.
+        begin: maps (state, noise, step, its place in the noise) to (state, action of that step).
+        proceed: maps (state, metrics, noise, step, its place in the noise, action, TimeStep, next observation,
+            is_learning) to (state, metrics, next action): learns from a step and chooses the action of the next.
+            State and metrics are used up.
     """
 
     agent: agents_base.Agent
     init: Callable[[types.PRNGKey, types.Array], core_lib.SeedState]
+    steps_per_draw: int
+    draw: Callable[[types.PRNGKey, int], core_lib.StepNoise]
     begin: Callable[..., tuple[core_lib.SeedState, types.Array]]
     proceed: Callable[..., tuple[core_lib.SeedState, core_lib.Metrics, types.Array]]
 
@@ -35,28 +40,33 @@ class Program(NamedTuple):
 def make_program(agent: agents_base.Agent) -> Program:
     """Makes the dispatches of an agent."""
     core = core_lib.make_core(agent)
+    steps_per_draw = core_lib.steps_per_draw(jax.eval_shape(core.draw, jax.random.key(0)))
 
-    def begin(state, step):
-        noise = core.draw(jax.random.fold_in(state.key, step))
+    def draw(key, step):
+        steps = step + jnp.arange(steps_per_draw + 1)
+        return jax.vmap(lambda t: core.draw(jax.random.fold_in(key, t)))(steps)
+
+    def begin(state, noises, step, place):
+        noise = jax.tree.map(lambda x: x[place], noises)
         acted, action = core.act(state, noise)
         is_greedy = step >= agent.config.min_replay
         indices = jnp.where(is_greedy, acted.indices, state.indices)
         return state._replace(indices=indices), jnp.where(is_greedy, action, core.act_randomly(noise))
 
-    def proceed(state, totals, step, action, timestep, next_observation, is_learning):
-        noise = core.draw(jax.random.fold_in(state.key, step))
+    def proceed(state, totals, noises, step, place, action, timestep, next_observation, is_learning):
+        noise = jax.tree.map(lambda x: x[place], noises)
         state, metrics = core.observe(state, action, timestep, noise)
         state = state._replace(observation=next_observation)
         if is_learning:
             state, metrics = core.learn(state, metrics, noise)
-        state, next_action = begin(state, step + 1)
+        state, next_action = begin(state, noises, step + 1, place + 1)
         return state, jax.tree.map(jnp.add, totals, metrics), next_action
 
     def init(key, observation):
         return core.init(key, jnp.asarray(observation), None)
 
     proceed = jax.jit(proceed, donate_argnums=(0, 1), static_argnames="is_learning")
-    return Program(agent, init, jax.jit(begin), proceed)
+    return Program(agent, init, steps_per_draw, jax.jit(draw), jax.jit(begin), proceed)
 
 
 class OnlineAgent:
@@ -89,7 +99,17 @@ class OnlineAgent:
         self._observe = observe
         self._program = program
         self._noted = None
+        self._noise = None
+        self._noise_begins: int | None = None
         self._metrics = core_lib.zero_metrics()
+
+    def _random_numbers(self, step):
+        """The noise that has those of a step and of the next one, the step and its place in the noise."""
+        place = step % self._program.steps_per_draw
+        if self._noise_begins != step - place:
+            self._noise_begins = step - place
+            self._noise = self._program.draw(self.state.key, self._noise_begins)
+        return self._noise, step, place
 
     def select_action(self, timestep: dm_env.TimeStep) -> int:
         """The action in a timestep; it is the last `update`'s or the first of an episode."""
@@ -97,11 +117,11 @@ class OnlineAgent:
         if self._noted is None:
             if self.state is None:
                 self.state = self._program.init(self._key, observation)
-            self.state, action = self._program.begin(self.state, self.steps)
+            self.state, action = self._program.begin(self.state, *self._random_numbers(self.steps))
         else:
             step = self.steps - 1
             self.state, self._metrics, action = self._program.proceed(
-                self.state, self._metrics, step, *self._noted, observation,
+                self.state, self._metrics, *self._random_numbers(step), *self._noted, observation,
                 is_learning=step >= self._program.agent.config.min_replay,
             )
             self._noted = None
@@ -122,6 +142,11 @@ class OnlineAgent:
             ),
         )
         self.steps += 1
+
+    def restore(self, state: core_lib.SeedState, steps: int) -> None:
+        """Goes to where another agent was after that many steps and its next action; uses up its state."""
+        self.state, self.steps = state, steps
+        self._noted = self._noise_begins = None
 
     def take_metrics(self) -> core_lib.Metrics:
         """Sums over all steps learned from since the last call."""
@@ -208,4 +233,4 @@ class Loop:
             raise errors.UserError(
                 "the environment did not repeat itself: seed its random numbers, or start the run anew"
             )
-        self.agent.state, self.agent.steps = state, len(taken)
+        self.agent.restore(state, len(taken))

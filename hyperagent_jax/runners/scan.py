@@ -6,7 +6,6 @@ both of its sides.
 """
 
 from collections.abc import Callable
-import math
 from typing import Any, NamedTuple
 
 import jax
@@ -27,11 +26,6 @@ class Runner(NamedTuple):
 
     init: Callable[[types.PRNGKey, Any], core_lib.SeedState]
     run: Callable[..., tuple[core_lib.SeedState, core_lib.Metrics]]
-
-
-# Random numbers are drawn for many steps at once, as many as fit in this many 32-bit words: drawing in
-# every step of the loop would cost more than the network.
-_NOISE_WORDS = 2**20
 
 
 def make_runner(agent: agents_base.Agent, environment: environments_base.Environment) -> Runner:
@@ -71,9 +65,8 @@ def make_runner(agent: agents_base.Agent, environment: environments_base.Environ
 
     def run(states, start, num_steps):
         num_seeds = states.is_first.shape[0]
-        shapes = jax.eval_shape(draw, states.key[0], 0)
-        words = num_seeds * sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(shapes))
-        block = max(1, min(256, _NOISE_WORDS // words))
+        draw_seeds = jax.vmap(draw, (0, None))
+        block = core_lib.steps_per_draw(jax.eval_shape(draw_seeds, states.key, 0))
 
         def loop_body(step_fn, noise):
             def body(i, carry):
@@ -86,7 +79,7 @@ def make_runner(agent: agents_base.Agent, environment: environments_base.Environ
         def run_block(carry):
             states, metrics, done = carry
             steps = start + done + jnp.arange(block)
-            noise = jax.vmap(jax.vmap(draw, (0, None)), (None, 0))(states.key, steps)
+            noise = jax.vmap(draw_seeds, (None, 0))(states.key, steps)
             end = jnp.minimum(block, num_steps - done)
             warm = jnp.clip(config.min_replay - (start + done), 0, end)
             carry = jax.lax.fori_loop(0, warm, loop_body(random_step, noise), (states, metrics))
