@@ -110,8 +110,11 @@ def test_runs_do_not_depend_on_how_many_steps_share_a_draw(program, monkeypatch)
     loops = _loop(program), _loop(other)
     for loop in loops:
         loop.run(50)
-    for expected, found in zip(*(jax.tree.leaves(x.agent.state.learner) for x in loops), strict=True):
+    for expected, found in zip(*map(_storage, loops), strict=True):
         np.testing.assert_array_equal(expected, found)
+    # Programs for blocks of other lengths may round differently.
+    for expected, found in zip(*(jax.tree.leaves(x.agent.state.learner) for x in loops), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-5)
 
 
 def test_an_environment_that_does_not_repeat_itself_is_found_out(program):

@@ -15,7 +15,6 @@ from hyperagent_jax.agents import base as agents_base
 from hyperagent_jax.environments import base as environments_base
 from hyperagent_jax.replay import ring as ring_lib
 
-
 # Random numbers are drawn for many steps at once, as many as fit in this many 32-bit words: drawing in
 # every step would cost more than the network of a small agent.
 _NOISE_WORDS = 2**20
