@@ -1,9 +1,10 @@
-"""Draws the figures of DeepSea or bsuite runs and writes them, with tables, on one HTML page.
+"""Draws the figures of DeepSea, bsuite or Atari runs and writes them, with tables, on one HTML page.
 
 Example: python experiments/report.py --results=logs/a/results.csv,logs/b --out=logs/report
 
 Results of run_deepsea.py and sweep.py become the paper's figures of episodes to learn; folders of run_bsuite.py,
-one per agent, or of anybody's bsuite csv files, become scores and bsuite's figures.
+one per agent, or of anybody's bsuite csv files, become scores and bsuite's figures; results of run_atari.py become
+learning curves and the paper's statistics of human-normalised scores.
 """
 
 import io
@@ -11,6 +12,7 @@ import math
 import os
 import pathlib
 import re
+import statistics
 
 import common  # isort: skip  (makes a clone's scripts run that clone)
 
@@ -24,8 +26,8 @@ from hyperagent_jax.analysis import runs as runs_lib
 from hyperagent_jax.analysis import solve_times
 
 FLAGS = flags.FLAGS
-flags.DEFINE_list("results", [], "Files results.csv, or folders that hold one, of run_deepsea.py or sweep.py; or "
-                  "folders of run_bsuite.py, one per agent.")
+flags.DEFINE_list("results", [], "Files results.csv, or folders that hold one, of run_deepsea.py or sweep.py, or "
+                  "of run_atari.py; or folders of run_bsuite.py, one per agent.")
 flags.DEFINE_string("out", "logs/report", "Folder for report.html, the pictures and the tables as csv.")
 flags.DEFINE_string("title", None, "Heading of the page; default: what was run.")
 
@@ -44,16 +46,15 @@ def _picture(path: pathlib.Path, alt: str, draw) -> document.Picture:
 def main() -> int:
     if not FLAGS.results:
         raise errors.UserError("give the results to draw: --results=<results.csv or folder>,...")
-    folders = {place: runs_lib.bsuite_folder(place) for place in FLAGS.results}
-    of_bsuite = [place for place, folder in folders.items() if folder]
-    others = [place for place, folder in folders.items() if not folder]
-    if of_bsuite and others:
-        raise errors.UserError(
-            f"{of_bsuite[0]} holds bsuite runs and {others[0]} does not: make a report of each kind"
-        )
+    kinds = {place: runs_lib.kind(place) for place in FLAGS.results}
+    first, *others = FLAGS.results
+    for place in others:
+        if kinds[place] != kinds[first]:
+            problem = f"{first} holds runs of {kinds[first]} and {place} does not"
+            raise errors.UserError(f"{problem}: make a report of each kind")
     out = pathlib.Path(FLAGS.out)
     try:
-        text, summary = _bsuite(out, [folders[x] for x in FLAGS.results]) if of_bsuite else _deep_sea(out)
+        text, summary = {"deep_sea": _deep_sea, "bsuite": _bsuite, "atari": _atari}[kinds[first]](out)
         # The page comes last and at once: where it is, everything it names is there too.
         unfinished = out / "report.html.unfinished"
         unfinished.write_text(text, encoding="utf-8")
@@ -93,13 +94,14 @@ def _deep_sea(out: pathlib.Path) -> tuple[str, str]:
     return text, f"{len(runs)} runs, {solved} solved; {1 + len(studies)} figure(s)"
 
 
-def _bsuite(out: pathlib.Path, folders: list[pathlib.Path]) -> tuple[str, str]:
+def _bsuite(out: pathlib.Path) -> tuple[str, str]:
     """Scores and draws runs of run_bsuite.py; returns the page and a line about it."""
     plots = common.drawing_functions("bsuite_plots")
     from hyperagent_jax.analysis import bsuite_page
     from hyperagent_jax.analysis import bsuite_scores
 
-    logs = bsuite_scores.read(folders)
+    places = map(pathlib.Path, FLAGS.results)
+    logs = bsuite_scores.read([place if place.is_dir() else place.parent for place in places])
     scores = {log.label: log.scores for log in logs}
     solutions = {name: {log.label: log.solutions[name] for log in logs} for name in logs[0].solutions}
     drawings = {
@@ -130,6 +132,49 @@ def _bsuite(out: pathlib.Path, folders: list[pathlib.Path]) -> tuple[str, str]:
         print(f"{label}: mean score {bsuite_scores.mean(own):.3f} over {defined} experiment(s)")
     ids = sum(log.frame.bsuite_id.nunique() for log in logs)
     return text, f"{ids} bsuite ids of {len(logs)} agent(s); {len(pictures)} figures"
+
+
+def _atari(out: pathlib.Path) -> tuple[str, str]:
+    """Draws runs of run_atari.py; returns the page and a line about it."""
+    plots = common.drawing_functions("atari_plots")
+    from hyperagent_jax.analysis import atari
+    from hyperagent_jax.analysis import atari_page
+
+    found = atari.read(FLAGS.results)
+    fields, rows = atari.summary_rows(found.runs)
+    scores = {agent: atari.score_matrix(found.runs, agent)[1] for agent in found.agents}
+    for method, name in atari.METHODS.items():
+        if len(matrix := atari.published_matrix(method, found.names)):
+            scores[name] = matrix
+    drawings = {
+        "aggregates": (plots.aggregates, "Human-normalised scores", rows),
+        "profiles": (plots.profiles, "Performance profiles", scores),
+    }
+    if found.curves:
+        drawings["curves"] = plots.curves, "Evaluations", found.curves
+    if params := [run.num_params for run in found.runs if run.agent == "hyperagent" and run.num_params]:
+        methods = atari.efficiencies(int(statistics.median(params)))
+        drawings["data_and_parameters"] = (
+            plots.data_against_parameters, "Data and parameters for human-level scores", methods,
+        )
+    for agent in found.agents:
+        for other, values in atari.improvements(found, agent).items():
+            stem = re.sub(r"\W+", "_", f"{agent}_over_{other}".lower()).strip("_")
+            drawings[stem] = plots.improvements, f"{agent} compared with {other}", values
+    out.mkdir(parents=True, exist_ok=True)
+    pictures = {
+        name: _picture(
+            out / f"{name}.png", f"{title}.",
+            lambda file, narrow, draw=draw, title=title, data=data: draw(file, title, data, narrow=narrow),
+        )
+        for name, (draw, title, data) in drawings.items()
+    }
+    results.write_csv(out / "summary.csv", fields, rows)
+    results.write_csv(out / "scores.csv", *atari.score_rows(found))
+    text = atari_page.build(FLAGS.title or "Atari", found, rows, pictures, results.provenance())
+    for row in rows:
+        print(f"{row['method']}: " + ", ".join(f"{name} {row[name]:.2f}" for name in atari.STATISTICS))
+    return text, f"{len(found.runs)} runs on {len(found.names)} game(s); {len(pictures)} figures"
 
 
 if __name__ == "__main__":

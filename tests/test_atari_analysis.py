@@ -107,7 +107,7 @@ def test_runs_and_summary(tmp_path):
     rows += [{**row, "game": "Boxing", "score": score} for row, score in zip(rows, (12.1, 24.1), strict=False)]
     rows.append({**rows[0], "seed": 9, "score": "", "error": "broken"})
     write_results(tmp_path / "results.csv", rows)
-    runs = atari.read([str(tmp_path)])
+    runs = atari.read([str(tmp_path)]).runs
     assert len(runs) == 5
     names, scores = atari.score_matrix(runs, "hyperagent")
     assert names == ["Boxing", "Pong"]
@@ -130,13 +130,14 @@ def test_pictures(tmp_path):
     rows = [{"game": name, "agent": "hyperagent", "seed": seed, "score": game.human, "interactions": 1}
             for name, game in atari.games().items() for seed in range(2)]
     write_results(tmp_path / "results.csv", rows)
-    runs = atari.read([str(tmp_path)])
+    runs = atari.read([str(tmp_path)]).runs
     atari_plots.curves(tmp_path / "curves.png", "t", {"hyperagent": curve, "ddqn": curve[:5]})
     atari_plots.aggregates(tmp_path / "aggregates.png", "t", atari.summary_rows(runs)[1])
     atari_plots.profiles(tmp_path / "profiles.png", "t", {"hyperagent": atari.score_matrix(runs, "hyperagent")[1]})
     atari_plots.improvements(tmp_path / "improvements.png", "t", {"Pong": 0.5, "Boxing": -20.0})
     atari_plots.data_against_parameters(tmp_path / "data.png", "t", atari.efficiencies(888_736))
-    for name in ("curves", "aggregates", "profiles", "improvements", "data"):
+    atari_plots.curves(tmp_path / "narrow.png", "t", {"hyperagent": curve}, narrow=True)
+    for name in ("curves", "aggregates", "profiles", "improvements", "data", "narrow"):
         assert (tmp_path / f"{name}.png").stat().st_size > 10_000
         assert (tmp_path / f"{name}.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
 
@@ -153,7 +154,7 @@ def test_gif(tmp_path):
 
 
 def test_report_as_a_user_makes_it(tmp_path):
-    script = pathlib.Path(__file__).parent.parent / "experiments" / "report_atari.py"
+    script = pathlib.Path(__file__).parent.parent / "experiments" / "report.py"
 
     def report(*arguments):
         return subprocess.run(
@@ -166,15 +167,25 @@ def test_report_as_a_user_makes_it(tmp_path):
             {"game": game.name, "agent": agent, "seed": seed, "interactions": 9, "num_params": 888_736,
              "score": game.random + share * (game.human - game.random)}
             for game in (atari.games()["Pong"], atari.games()["Krull"]) for seed in range(2)
-        ])
+        ] + [{"game": "Pong", "agent": agent, "seed": 7, "interactions": 9, "error": "out of luck"}])
         curve = [f"{name},{seed},{k},{k}" for name in ("Pong", "Krull") for seed in range(2) for k in (1, 2)]
         text = "\n".join(["game,seed,interactions,eval_score", *curve])
         (tmp_path / agent / "curve.csv").write_text(text + "\n")
     out = tmp_path / "out"
     done = report(f"--results={tmp_path / 'hyperagent'},{tmp_path / 'ddqn' / 'results.csv'}", f"--out={out}")
     assert done.returncode == 0, done.stderr
-    assert "| hyperagent | 2 | 2 | 1.0 | 1.0 | 1.0 |" in done.stdout
-    assert "| ddqn | 2 | 2 | 0.5 | 0.5 | 0.5 |" in done.stdout
+    assert done.stdout.splitlines()[:2] == [
+        "hyperagent: IQM 1.00, Median 1.00, Mean 1.00", "ddqn: IQM 0.50, Median 0.50, Mean 0.50",
+    ]
+    page = (out / "report.html").read_text()
+    assert "4 runs of 2 agents" not in page and "8 runs of 2 agents on 2 Atari games." in page
+    assert "Not finished: ddqn on Pong, seed 7: out of luck." in page
+    assert '<th scope="row" rowspan="1">hyperagent</th><td class="number">2</td><td class="number">2</td>' in page
+    assert page.count("<figure>") == len(list(out.glob("*.png"))) and "<script" not in page
+    with open(out / "scores.csv") as f:
+        pong = {row["game"]: row for row in csv.DictReader(f)}["Pong"]
+    assert (float(pong["hyperagent"]), float(pong["ddqn"])) == pytest.approx((14.6, -3.05))
+    assert float(pong["Rainbow"]) == 5.1 and float(pong["human"]) == 14.6
     pictures = {path.name for path in out.glob("*.png")}
     assert {"aggregates.png", "profiles.png", "curves.png", "data_and_parameters.png"} < pictures
     assert {"hyperagent_over_ddqn.png", "ddqn_over_hyperagent.png", "ddqn_over_rainbow.png"} < pictures

@@ -235,7 +235,7 @@ def test_report_of_two_agents(tmp_path):
     assert typo.stderr.startswith(f"error: there is no {tmp_path / 'typo'}: give a results.csv or a folder")
     mixed = _report(f"--results={one},{tmp_path / 'out'}", f"--out={tmp_path / 'mixed'}")
     assert mixed.returncode == 2 and not (tmp_path / "mixed").exists()
-    message = f"{one} holds bsuite runs and {tmp_path / 'out'} does not: make a report of each kind"
+    message = f"{one} holds runs of bsuite and {tmp_path / 'out'} does not: make a report of each kind"
     assert mixed.stderr == f"error: {message}\n"
 
 

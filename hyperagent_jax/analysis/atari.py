@@ -2,12 +2,15 @@
 
 from collections.abc import Callable, Mapping, Sequence
 import dataclasses
+import functools
 import pathlib
+import types
 
 import numpy as np
 
 from hyperagent_jax import errors
 from hyperagent_jax import results
+from hyperagent_jax.analysis import runs as runs_lib
 
 _FOLDER = pathlib.Path(__file__).parent
 # Columns of atari_scores.csv that are methods, and how the paper calls them.
@@ -41,15 +44,16 @@ class Game:
         return (score - self.random) / (self.human - self.random)
 
 
-def games() -> dict[str, Game]:
+@functools.cache
+def games() -> Mapping[str, Game]:
     """The 55 games of the paper's two tables of scores."""
-    return {
+    return types.MappingProxyType({
         row["game"]: Game(
             row["game"], row["set"] == "26", float(row["random"]), float(row["human"]),
             {method: float(row[method]) for method in METHODS if row[method]},
         )
         for row in results.read_csv(_FOLDER / "atari_scores.csv")
-    }
+    })
 
 
 @dataclasses.dataclass(frozen=True)
@@ -157,10 +161,37 @@ class Run:
     num_params: int | None = None
 
 
-def read(places: Sequence[str]) -> list[Run]:
-    """The finished runs of several results.csv files, or of folders that hold one."""
+@dataclasses.dataclass(frozen=True)
+class Results:
+    """What several results.csv files of run_atari.py hold.
+
+    Attributes:
+        runs: the finished runs.
+        failures: a line for every run that ended with an error.
+        curves: rows of the curve.csv beside them, by agent; agents without any are absent.
+        sources: the files.
+    """
+
+    runs: list[Run]
+    failures: list[str]
+    curves: dict[str, list[dict[str, str]]]
+    sources: list[runs_lib.Source]
+
+    @property
+    def agents(self) -> list[str]:
+        """The agents, in the order of the files."""
+        return list(dict.fromkeys(run.agent for run in self.runs))
+
+    @property
+    def names(self) -> list[str]:
+        """The games."""
+        return sorted({run.game for run in self.runs})
+
+
+def read(places: Sequence[str]) -> Results:
+    """Reads several results.csv files, or those of folders that hold one."""
     runs: dict[tuple[str, str, int], Run] = {}
-    known = games()
+    failures, curves, sources = [], {}, []
     for place in places:
         path = pathlib.Path(place)
         path = path / "results.csv" if path.is_dir() else path
@@ -170,24 +201,35 @@ def read(places: Sequence[str]) -> list[Run]:
         if rows and (missing := [name for name in NEEDED if name not in rows[0]]):
             absent = ", ".join(missing)
             raise errors.UserError(f"{path} is no results.csv of run_atari.py: it has no column {absent}")
+        found = []
         for number, row in enumerate(rows, start=1):
             if row.get("error"):
+                failures.append(f"{row['agent']} on {row['game']}, seed {row['seed']}: {row['error']}")
                 continue
-            if row["game"] not in known:
-                raise errors.UserError(f"{path}, row {number}: no human score is known for {row['game']!r}")
-            try:
-                params = int(row["num_params"]) if row.get("num_params") else None
-                numbers = int(row["seed"]), float(row["score"]), int(row["interactions"]), params
-                run = Run(row["game"], row["agent"], *numbers)
-            except ValueError as error:
-                raise errors.UserError(f"{path}, row {number}: {error}") from error
+            run = _parse(row, path, number)
             key = (run.game, run.agent, run.seed)
             if key in runs:
                 raise errors.UserError(f"the same run is there twice: {run.agent} on {run.game}, seed {run.seed}")
             runs[key] = run
+            found.append(run)
+        for agent in dict.fromkeys(run.agent for run in found):
+            if rows := results.read_csv(path.with_name("curve.csv")):
+                curves.setdefault(agent, []).extend(rows)
+        sources.append(runs_lib.source(path, len(found)))
     if not runs:
         raise errors.UserError("there are no finished runs in " + ", ".join(map(str, places)))
-    return list(runs.values())
+    return Results(list(runs.values()), failures, curves, sources)
+
+
+def _parse(row: Mapping[str, str], path: pathlib.Path, number: int) -> Run:
+    if row["game"] not in games():
+        raise errors.UserError(f"{path}, row {number}: no human score is known for {row['game']!r}")
+    try:
+        params = int(row["num_params"]) if row.get("num_params") else None
+        numbers = int(row["seed"]), float(row["score"]), int(row["interactions"]), params
+        return Run(row["game"], row["agent"], *numbers)
+    except ValueError as error:
+        raise errors.UserError(f"{path}, row {number}: {error}") from error
 
 
 def score_matrix(runs: Sequence[Run], agent: str) -> tuple[list[str], np.ndarray]:
@@ -234,3 +276,46 @@ def summary_rows(runs: Sequence[Run]) -> tuple[list[str], list[dict[str, object]
         if len(scores := published_matrix(method, names)):
             add(title, scores)
     return fields, rows
+
+
+def mean_scores(runs: Sequence[Run], agent: str) -> dict[str, float]:
+    """Mean over seeds of an agent's scores, by game."""
+    own: dict[str, list[float]] = {}
+    for run in runs:
+        if run.agent == agent:
+            own.setdefault(run.game, []).append(run.score)
+    return {game: float(np.mean(own[game])) for game in sorted(own)}
+
+
+def score_rows(found: Results) -> tuple[list[str], list[dict[str, object]]]:
+    """Fields and rows of a table: the game's scores by all agents and by those that the paper has."""
+    known = games()
+    ours = {agent: mean_scores(found.runs, agent) for agent in found.agents}
+    methods = {
+        title: {name: known[name].published[method] for name in found.names if method in known[name].published}
+        for method, title in METHODS.items()
+    }
+    columns = {**ours, **{title: scores for title, scores in methods.items() if scores}}
+    rows = [
+        {"game": name, "random": known[name].random, "human": known[name].human,
+         **{label: results.number(scores[name]) if name in scores else "" for label, scores in columns.items()}}
+        for name in found.names
+    ]
+    return ["game", "random", "human", *columns], rows
+
+
+def improvements(found: Results, agent: str) -> dict[str, dict[str, float]]:
+    """Relative improvement of an agent over every other one and over the paper's methods, by game."""
+    known, ours = games(), mean_scores(found.runs, agent)
+    baselines = {other: mean_scores(found.runs, other) for other in found.agents if other != agent}
+    for method, title in METHODS.items():
+        baselines[title] = {
+            game: known[game].published[method] for game in ours if method in known[game].published
+        }
+    compared = {
+        name: {
+            game: relative_improvement(ours[game], scores[game], known[game]) for game in ours if game in scores
+        }
+        for name, scores in baselines.items()
+    }
+    return {name: values for name, values in compared.items() if values}

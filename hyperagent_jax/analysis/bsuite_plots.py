@@ -28,15 +28,6 @@ def _line_handles(labels: Iterable[str]) -> list[matplotlib.lines.Line2D]:
     ]
 
 
-def _title(figure, title: str, narrow: bool) -> None:
-    figure.suptitle(title, x=0.01, ha="left", fontsize="large" if narrow else "x-large", fontweight="bold")
-
-
-def _legend(figure, handles: Sequence, narrow: bool) -> None:
-    columns = 1 if narrow else min(len(handles), 5)
-    figure.legend(handles=handles, loc="outside lower left", ncols=columns, fontsize=9)
-
-
 def radar(file: _File, title: str, tags: Mapping[str, Mapping[str, float]], *, narrow: bool = False) -> None:
     """Draws the mean score per tag, an outline per agent.
 
@@ -70,8 +61,8 @@ def radar(file: _File, title: str, tags: Mapping[str, Mapping[str, float]], *, n
             side = math.sin(angle)
             text.set_horizontalalignment("center" if abs(side) < 0.2 else "left" if side > 0 else "right")
         axis.grid(color="0.85")
-        _legend(figure, _line_handles(tags), narrow)
-        _title(figure, title, narrow)
+        style.legend_of(figure, _line_handles(tags), narrow=narrow)
+        style.title_of(figure, title, narrow=narrow)
         style.save(figure, file)
 
 
@@ -117,8 +108,8 @@ def bars(
         if any_partial:
             note = "pale: fewer episodes than bsuite's"
             handles.append(matplotlib.patches.Patch(color="0.4", alpha=0.35, label=note))
-        _legend(figure, handles, narrow)
-        _title(figure, title, narrow)
+        style.legend_of(figure, handles, narrow=narrow)
+        style.title_of(figure, title, narrow=narrow)
         style.save(figure, file)
 
 
@@ -176,8 +167,8 @@ def solve_times(
         if not all(found.is_solved for found in every):
             cross = dict(color="0.35", linestyle="", marker="x")
             handles.append(matplotlib.lines.Line2D([], [], **cross, label="not solved by then"))
-        _legend(figure, handles, narrow)
-        _title(figure, title, narrow)
+        style.legend_of(figure, handles, narrow=narrow)
+        style.title_of(figure, title, narrow=narrow)
         style.save(figure, file)
 
 
@@ -223,6 +214,6 @@ def curves(
         figure.supxlabel("episode", fontsize=9 if narrow else 11)
         figure.supylabel("return per episode", fontsize=9 if narrow else 11)
         handles = [matplotlib.lines.Line2D([], [], color=colours[label], label=label) for label in lines]
-        _legend(figure, handles, narrow)
-        _title(figure, title, narrow)
+        style.legend_of(figure, handles, narrow=narrow)
+        style.title_of(figure, title, narrow=narrow)
         style.save(figure, file, dpi=110 if rows > 3 else 160)  # many panels make a large file

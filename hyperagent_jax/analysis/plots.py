@@ -266,7 +266,7 @@ def _equation(linear: solve_times.LinearFit) -> str:
 
 def _finish(figure, axes, title, runs: Sequence[runs_lib.Run], narrow, legend=(), fits=False) -> None:
     """Title, scale and, after what the legend has already, how to read the marks."""
-    figure.suptitle(title, x=0.01, ha="left", fontsize="large" if narrow else "x-large", fontweight="bold")
+    style.title_of(figure, title, narrow=narrow)
     limits = [run.limit for run in runs if run.failed]
     values = [*limits, *(run.episodes for run in runs if run.solved)] or [1]
     for axis in axes:

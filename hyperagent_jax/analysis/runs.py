@@ -87,14 +87,27 @@ def bsuite_files(folder: pathlib.Path) -> list[pathlib.Path]:
     return sorted([*folder.glob(f"{BSUITE_PREFIX}*.csv"), *folder.glob(f"csv/{BSUITE_PREFIX}*.csv")])
 
 
-def bsuite_folder(place: str) -> pathlib.Path | None:
-    """The folder of bsuite runs that a folder or a results.csv in it stands for; None if it holds no such runs."""
+def kind(place: str) -> str:
+    """What a results.csv or a folder holds: runs of "bsuite", of "atari", or of "deep_sea"."""
     path = pathlib.Path(place)
     if not path.exists():
         raise errors.UserError(f"there is no {path}: give a results.csv or a folder that holds one")
     folder = path if path.is_dir() else path.parent
-    is_bsuite = identity(folder).get("experiment") == "bsuite" or (path.is_dir() and bsuite_files(folder))
-    return folder if is_bsuite else None
+    experiment = identity(folder).get("experiment")
+    if experiment == "bsuite" or (path.is_dir() and bsuite_files(folder)):
+        return "bsuite"
+    if experiment == "atari" or "game" in _heading(folder / "results.csv" if path.is_dir() else path):
+        return "atari"
+    return "deep_sea"
+
+
+def _heading(path: pathlib.Path) -> list[str]:
+    """The columns of a csv file; none if it cannot be read."""
+    try:
+        with open(path) as f:
+            return f.readline().strip().split(",")
+    except (OSError, UnicodeDecodeError):
+        return []
 
 
 def identity(folder: pathlib.Path) -> dict[str, Any]:

@@ -1,9 +1,9 @@
 """How all pictures look: colours, marks, text, and how they are written."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 import contextlib
 import os
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import matplotlib
 
@@ -47,7 +47,7 @@ def panels(file: str | os.PathLike | BinaryIO, title: str, columns: int, height:
     """
     with context():
         figure, axes = plt.subplots(1, columns, figsize=(11.0, height), layout="constrained", squeeze=False)
-        figure.suptitle(title, x=0.01, ha="left", fontsize="x-large", fontweight="bold")
+        title_of(figure, title)
         yield list(axes.flat)
         for axis in axes.flat:
             for direction in (axis.xaxis, axis.yaxis):
@@ -55,6 +55,17 @@ def panels(file: str | os.PathLike | BinaryIO, title: str, columns: int, height:
                     plain_numbers(direction)
                     direction.set_minor_formatter(matplotlib.ticker.NullFormatter())
         save(figure, file)
+
+
+def title_of(figure: matplotlib.figure.Figure, text: str, *, narrow: bool = False) -> None:
+    """Writes the title of a whole picture, which may be for the width of a phone."""
+    figure.suptitle(text, x=0.01, ha="left", fontsize="large" if narrow else "x-large", fontweight="bold")
+
+
+def legend_of(figure: matplotlib.figure.Figure, handles: Sequence[Any], *, narrow: bool = False) -> None:
+    """Puts a legend below all panels."""
+    columns = 1 if narrow else max(1, min(len(handles), 5))
+    figure.legend(handles=handles, loc="outside lower left", ncols=columns, fontsize=9)
 
 
 def plain_numbers(direction: matplotlib.axis.Axis) -> None:
