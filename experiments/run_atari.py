@@ -19,10 +19,10 @@ from hyperagent_jax import config as config_lib
 from hyperagent_jax import errors
 from hyperagent_jax import memory
 from hyperagent_jax import results
+from hyperagent_jax import types
 from hyperagent_jax.agents import atari as presets
 from hyperagent_jax.environments import atari as games
 from hyperagent_jax.runners import atari
-from hyperagent_jax.runners import deep_sea
 from hyperagent_jax.runners import workers
 
 FLAGS = flags.FLAGS
@@ -32,7 +32,7 @@ flags.DEFINE_string("game", "Pong", f"The game, several with commas, or {' or '.
 flags.DEFINE_string("agent", "hyperagent", f"The agent: {', '.join(_CONFIGS['paper'])}.")
 flags.DEFINE_enum("preset", "paper", presets.PRESETS, "Settings of the paper, or of its released code: another "
                   "learning rate and regulariser, and a gradient penalty.")
-flags.DEFINE_integer("seed", 0, "First seed.", lower_bound=0, upper_bound=deep_sea.MAX_SEED)
+flags.DEFINE_integer("seed", 0, "First seed.", lower_bound=0, upper_bound=types.MAX_SEED)
 flags.DEFINE_integer("num_seeds", 1, "Number of seeds: seed, seed + 1, ...", lower_bound=1)
 flags.DEFINE_string("logdir", None, "Folder of the results; default: logs/atari_<game>_<agent>.")
 flags.DEFINE_bool("record_video", False, "Write a GIF of a game that the best parameters play.")

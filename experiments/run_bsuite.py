@@ -24,9 +24,9 @@ from hyperagent_jax import agents
 from hyperagent_jax import config as config_lib
 from hyperagent_jax import errors
 from hyperagent_jax import results
+from hyperagent_jax import types
 from hyperagent_jax.environments import bsuite_adapter
 from hyperagent_jax.runners import bsuite
-from hyperagent_jax.runners import deep_sea
 from hyperagent_jax.runners import workers
 
 # Rows with this status need not be run again.
@@ -38,7 +38,7 @@ flags.DEFINE_string("bsuite_id", "deep_sea/0", "An id such as deep_sea/0, an exp
                     "or a comma-separated list of these.")
 flags.DEFINE_string("agent", "hyperagent", f"The agent: {', '.join(agents.CONFIGS)}.")
 flags.DEFINE_integer("seed", 0, "Seed of the agent, and of environments whose seed bsuite leaves open.",
-                     lower_bound=0, upper_bound=deep_sea.MAX_SEED)
+                     lower_bound=0, upper_bound=types.MAX_SEED)
 flags.DEFINE_integer("max_episodes", None, "Fewer episodes than bsuite's, for a quick look; results are marked "
                      "as partial.", lower_bound=1)
 flags.DEFINE_string("logdir", None, "Folder of the results; default: logs/bsuite_<agent>.")

@@ -19,13 +19,14 @@ from hyperagent_jax import checkpoint
 from hyperagent_jax import config as config_lib
 from hyperagent_jax import errors
 from hyperagent_jax import results
+from hyperagent_jax import types
 from hyperagent_jax.runners import deep_sea
 from hyperagent_jax.runners import workers
 
 FLAGS = flags.FLAGS
 flags.DEFINE_integer("size", 20, "N of the N x N grid.")
 flags.DEFINE_string("agent", "hyperagent", f"The agent: {', '.join(agents.CONFIGS)}.")
-flags.DEFINE_integer("seed", 0, "First seed.", lower_bound=0, upper_bound=deep_sea.MAX_SEED)
+flags.DEFINE_integer("seed", 0, "First seed.", lower_bound=0, upper_bound=types.MAX_SEED)
 flags.DEFINE_integer("num_seeds", 1, "Number of seeds: seed, seed + 1, ...", lower_bound=1)
 flags.DEFINE_bool("stochastic", False, "bsuite's stochastic DeepSea: right fails with probability 1/N.")
 flags.DEFINE_integer("mapping_seed", None, "Seed of the action mapping; default: the run's seed. bsuite: 42.",

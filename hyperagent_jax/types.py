@@ -6,6 +6,9 @@ import zlib
 import jax
 import numpy as np
 
+# Largest seed of a run.
+MAX_SEED = 2**31
+
 Array = jax.Array
 PRNGKey = jax.Array
 Params = Any

@@ -30,8 +30,6 @@ RESULT_FIELDS = (
 )
 CURVE_FIELDS = ("seed", "interactions", "episodes", "train_return", "eval_return", "loss")
 RUNNERS = ("scan", "loop")
-# Largest seed of a run.
-MAX_SEED = 2**31
 # The optimal return is a sum of 32-bit numbers.
 RETURN_TOLERANCE = 1e-6
 # Number of indices that the value and uncertainty maps average over.

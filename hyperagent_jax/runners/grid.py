@@ -12,6 +12,7 @@ from typing import Any
 
 from hyperagent_jax import config as config_lib
 from hyperagent_jax import errors
+from hyperagent_jax import types
 from hyperagent_jax.runners import deep_sea
 from hyperagent_jax.runners import workers
 
@@ -156,10 +157,10 @@ def plan(grid: dict[str, Any], config_classes: dict[str, type]) -> Plan:
     for name in names:
         if name not in config_classes:
             raise errors.UserError(f"unknown agent {name!r}; choose one of {', '.join(config_classes)}")
-    types = {
+    kinds = {
         name: {field.name: field.type for field in dataclasses.fields(config_classes[name])} for name in names
     }
-    every = {**_PROTOCOL, **{key: kind for own in types.values() for key, kind in own.items()}}
+    every = {**_PROTOCOL, **{key: kind for own in kinds.values() for key, kind in own.items()}}
     if unknown := [key for key in settings if key not in every]:
         raise errors.UserError(
             f"the grid's {unknown[0]!r} is no setting of the protocol or of {', '.join(names)}; there are: "
@@ -167,20 +168,20 @@ def plan(grid: dict[str, Any], config_classes: dict[str, type]) -> Plan:
         )
     values = {key: _values(key, {"agent": str, "seed": int, **every}[key], entry) for key, entry in grid.items()}
     for seed in values["seed"]:
-        if not 0 <= seed <= deep_sea.MAX_SEED:
-            raise errors.UserError(f"seed must be between 0 and {deep_sea.MAX_SEED}, got {seed}")
+        if not 0 <= seed <= types.MAX_SEED:
+            raise errors.UserError(f"seed must be between 0 and {types.MAX_SEED}, got {seed}")
 
     # Seeds go last: they share a compiled program.
     order = [key for key in values if key != "seed"] + ["seed"]
     runs: dict[tuple[str, ...], Run] = {}
     combinations = [dict(zip(order, x, strict=True)) for x in itertools.product(*(values[key] for key in order))]
     for chosen in sorted(combinations, key=lambda chosen: chosen["size"]):
-        run = _make_run(chosen, settings, config_classes[chosen["agent"]], types[chosen["agent"]])
+        run = _make_run(chosen, settings, config_classes[chosen["agent"]], kinds[chosen["agent"]])
         runs.setdefault(run.key, run)
     lacking = {
         name: absent
         for name in names
-        if (absent := [key for key in settings if key not in types[name] and key not in _PROTOCOL])
+        if (absent := [key for key in settings if key not in kinds[name] and key not in _PROTOCOL])
     }
     identity = {
         "experiment": "sweep",
