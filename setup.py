@@ -23,9 +23,10 @@ INSTALL_REQUIRES = [
 ]
 
 EXTRAS_REQUIRE = {
-    "bsuite": ["bsuite>=0.3.5,<0.4", "gymnasium>=1.0,<2", "pandas>=2.2,<4"],
+    "bsuite": ["bsuite>=0.3.5,<0.4", "pandas>=2.2,<4"],
     "atari": ["envpool>=1.2,<1.3", "gymnasium>=1.0,<2", "pillow>=10,<14"],
-    "sweep": ["matplotlib>=3.9,<4", "pandas>=2.2,<4", "scipy>=1.14,<2"],
+    "gymnasium": ["gymnasium>=1.0,<2"],
+    "sweep": ["matplotlib>=3.9,<4"],
 }
 EXTRAS_REQUIRE["dev"] = sorted(
     {
@@ -35,6 +36,7 @@ EXTRAS_REQUIRE["dev"] = sorted(
         "pytest-timeout>=2.3,<3",
         "pytest-xdist>=3.6,<4",
         "ruff>=0.14,<0.18",
+        "scipy>=1.14,<2",
     }.union(*EXTRAS_REQUIRE.values())
 )
 
@@ -62,7 +64,7 @@ setuptools.setup(
     long_description_content_type="text/markdown",
     python_requires=">=3.11",
     packages=setuptools.find_packages(include=["hyperagent_jax", "hyperagent_jax.*"]),
-    package_data={"hyperagent_jax": ["**/*.csv", "**/*.json"]},
+    package_data={"hyperagent_jax": ["py.typed", "**/*.csv", "**/*.json"]},
     install_requires=INSTALL_REQUIRES,
     extras_require=EXTRAS_REQUIRE,
 )

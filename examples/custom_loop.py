@@ -32,7 +32,8 @@ def main(steps: int = 1000, seed: int = 0) -> float:
     environment, replay, rng, index = Tightrope(), [], np.random.default_rng(seed), hx.indices.sphere(4)
     network = hx.make_hyper_network(nn.Sequential([nn.Dense(32), nn.tanh]), 2, index, np.zeros(9))
     learner = hx.make_learner(network, hx.losses.make_td_loss(network, sigma=0.01), optax.adam(3e-3))
-    actor, learn, root = hx.make_actor(index, num_actions=2), jax.jit(learner.step), jax.random.key(seed)
+    actor, learn = hx.make_actor(index, num_actions=2), jax.jit(learner.step)
+    init_key, run_key, end_key = jax.random.split(jax.random.key(seed), 3)
 
     @jax.jit
     def act(state, observation, is_first, indices, key):
@@ -40,17 +41,18 @@ def main(steps: int = 1000, seed: int = 0) -> float:
         indices = actor.next_indices(indices, is_first, noise)
         return actor.select(learner.values(state, observation, indices), noise), indices
 
-    state, step, indices = learner.init(root), environment.reset(), np.zeros((1, 4))
-    for key, z in zip(jax.random.split(root, steps), rng.choice([-1.0, 1.0], (steps, 4)), strict=True):
-        action, indices = act(state, step.observation, step.first(), indices, key)
+    state, step, indices = learner.init(init_key), environment.reset(), np.zeros((1, 4))
+    for act_key, learn_key in jax.random.split(run_key, (steps, 2)):
+        action, indices = act(state, step.observation, step.first(), indices, act_key)
+        z = rng.choice([-1.0, 1.0], 4)  # the transition's perturbation
         o_tm1, step = step.observation, environment.step(int(action))
         replay.append(hx.Transition(o_tm1, action, step.reward, 0.99 * step.discount, step.observation, z))
         rows = [replay[i] for i in rng.integers(len(replay), size=32)]
-        state, _ = learn(state, hx.Batch(jax.tree.map(lambda *x: np.stack(x), *rows)), key)
+        state, _ = learn(state, hx.Batch(jax.tree.map(lambda *x: np.stack(x), *rows)), learn_key)
         step = environment.reset() if step.last() else step
     step = environment.reset()
     while not step.last():  # greedy in the mean, which is the value at index zero
-        step = environment.step(int(act(state, step.observation, False, np.zeros((1, 4)), root)[0]))
+        step = environment.step(int(act(state, step.observation, False, np.zeros((1, 4)), end_key)[0]))
     return step.reward  # every reward before it is zero
 
 

@@ -34,16 +34,16 @@ def exact_posterior(contexts, arms, rewards, prior_mean):
 
 def main(rounds: int = 300, seed: int = 0) -> dict[str, float]:
     """Plays `rounds` rounds of each and returns regrets and the errors of the hypermodel's last posterior."""
-    rng, root = np.random.default_rng(seed), jax.random.key(seed)
+    rng, (z_key, init_key, run_key) = np.random.default_rng(seed), jax.random.split(jax.random.key(seed), 3)
     weights = SIGMA_0 * rng.normal(size=(ARMS, DIM))
     contexts, noise = rng.normal(size=(rounds, DIM)), SIGMA * rng.normal(size=(rounds, ARMS))
 
-    index, z = hx.indices.gaussian(M), np.asarray(hx.indices.sphere(M).sample(root, (rounds,)))
+    index, z = hx.indices.gaussian(M), np.asarray(hx.indices.sphere(M).sample(z_key, (rounds,)))
     network = hx.make_hyper_network(Features(), ARMS, index, contexts[0], prior_scale=SIGMA_0)
     loss = hx.losses.make_td_loss(network, kind="exact", sigma=SIGMA, double_q=False)
     loss = hx.losses.with_prior_regularization(loss, SIGMA**2 / SIGMA_0**2)
     learner = hx.make_learner(network, loss, optax.adam(optax.exponential_decay(0.03, 20 * rounds, 0.05)))
-    state = learner.init(root)
+    state = learner.init(init_key)
     unit = jnp.eye(DIM)  # the belief at a unit vector holds one row of every arm's weights
     prior_mean = np.asarray(jax.vmap(network.prior, (None, 0))(state.prior, unit))[:, :, -1].T
 
@@ -56,8 +56,8 @@ def main(rounds: int = 300, seed: int = 0) -> dict[str, float]:
 
     values, regret = jax.jit(learner.values), {"hypermodel": 0.0, "exact": 0.0}
     arms = {name: np.zeros(rounds, int) for name in regret}
-    for k, key in enumerate(jax.random.split(root, rounds)):
-        draw = np.asarray(values(state, contexts[k], index.sample(key, (1,))))[0]
+    for k, (index_key, learn_key) in enumerate(jax.random.split(run_key, (rounds, 2))):
+        draw = np.asarray(values(state, contexts[k], index.sample(index_key, (1,))))[0]
         arms["hypermodel"][k] = draw.argmax()
         played = arms["exact"][:k]
         means, covariances = exact_posterior(contexts[:k], played, (weights[played] * contexts[:k]).sum(-1)
@@ -69,7 +69,7 @@ def main(rounds: int = 300, seed: int = 0) -> dict[str, float]:
             regret[name] += gains.max() - gains[arms[name][k]]
         rewards = (weights[arms["hypermodel"]] * contexts).sum(-1) + noise[np.arange(rounds), arms["hypermodel"]]
         data = hx.Transition(contexts, arms["hypermodel"], rewards, np.zeros(rounds), contexts, z)  # gamma is 0
-        state = learn(state, data, k + 1, key)
+        state = learn(state, data, k + 1, learn_key)
 
     beliefs = np.asarray(jax.vmap(network.belief, (None, 0))(learner.variables(state), unit)).transpose(1, 0, 2)
     means, covariances = exact_posterior(contexts, arms["hypermodel"], rewards, prior_mean)

@@ -37,7 +37,12 @@ def num_workers() -> int:
     """The number of processes to use."""
     if flags.FLAGS.num_workers is not None:
         return flags.FLAGS.num_workers
-    return len(os.sched_getaffinity(0)) if jax.default_backend() == "cpu" else 1
+    return num_cores() if jax.default_backend() == "cpu" else 1
+
+
+def num_cores() -> int:
+    """Number of cores this process may use; where a system does not tell, all there are."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def use_compilation_cache() -> None:

@@ -6,7 +6,6 @@ Example: python experiments/run_tabular.py lemma
 
 from collections.abc import Callable
 import dataclasses
-import os
 import pathlib
 import time
 from typing import Any, NamedTuple
@@ -98,7 +97,7 @@ def _shortened(value: Any) -> Any:
 
 def main(command: str) -> int:
     # Only `bench` asks for more than one; must be said before anything else is asked of jax.
-    jax.config.update("jax_num_cpu_devices", len(os.sched_getaffinity(0)))
+    jax.config.update("jax_num_cpu_devices", common.num_cores())
     names = list(STUDIES) if command == "all" else [command]
     configs = {name: config_lib.from_flags(name, CONFIGS[name], CONFIGS, FLAGS, kind="command") for name in names}
     common.use_compilation_cache()

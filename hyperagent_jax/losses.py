@@ -53,7 +53,13 @@ class Loss(NamedTuple):
         return self.regularizer is None and not self.gradient_penalty
 
 
-def td_error(q_tm1, r_t, discount_t, q_t, q_t_selector=None) -> types.Array:
+def td_error(
+    q_tm1: types.Array,
+    r_t: types.Array,
+    discount_t: types.Array,
+    q_t: types.Array,
+    q_t_selector: types.Array | None = None,
+) -> types.Array:
     """TD error of one transition, optimistic over the indices of the target (eq. OIS).
 
     Args:
@@ -96,7 +102,8 @@ def make_td_loss(
             target's index is independent of xi, so with mu and m the mean and coefficients of
             Q(o_tm1, a_tm1, .) and E[xi xi^T] = c I, it is (y - mu)^2 + c |sigma z - m|^2. "enumerated" is
             the average over all values the index can take: the members of an ensemble.
-        sigma: standard deviation of the perturbation.
+        sigma: factor of the perturbation xi^T z. It is its standard deviation where E[(xi^T z)^2] = M c_xi c_z is
+            1, c being the two distributions' `second_moment`: z of `scaled_sphere` or `cube` for xi of `sphere`.
         num_indices: number of indices of the sampled loss.
         target_index: "transition" draws xi^- anew for every transition of the batch (state-dependent),
             "shared" once per update (state-independent), "dependent" uses xi itself, "all" maximises over

@@ -100,7 +100,7 @@ def test_extras_stay_out_of_the_core(setup_arguments):
 
 def test_dev_extra_holds_all_others(setup_arguments):
     extras = setup_arguments["extras_require"]
-    assert set(extras) == {"bsuite", "atari", "sweep", "dev"}
+    assert set(extras) == {"bsuite", "gymnasium", "atari", "sweep", "dev"}
     for lines in extras.values():
         assert set(lines) <= set(extras["dev"])
 

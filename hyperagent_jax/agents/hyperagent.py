@@ -94,7 +94,8 @@ def make_network(
             has_unit_norm=config.unit_prior, num_states=spec.num_states,
         )
         return nonlinear.make_hypermodel_network(
-            config.hidden_sizes, *arguments, **common, prior=prior, prior_std=config.prior_std
+            config.hidden_sizes, *arguments, **common, prior=prior, prior_std=config.prior_std,
+            mean_init=config.mean_init,
         )
     if config.unit_prior:
         raise ValueError("an epinet's prior is an ensemble of networks: use unit_prior=False with network=epinet")

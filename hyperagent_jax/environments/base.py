@@ -31,7 +31,8 @@ class Environment(NamedTuple):
         spec: its EnvironmentSpec.
         reset: maps (state, noise) to (state, TimeStep) at the start of an episode.
         draw: maps a key to the random numbers of one step, a pytree.
-        step: maps (state, action, noise) to (state, TimeStep).
+        step: maps (state, action, noise) to (state, TimeStep). A step that ends an episode and the `reset` that
+            follows get the same noise: each must use numbers of its own in it.
     """
 
     spec: types.EnvironmentSpec

@@ -13,7 +13,7 @@ def _gymnasium():
     try:
         import gymnasium
     except ImportError as error:
-        raise errors.UserError("gymnasium is not installed: pip install 'hyperagent_jax[bsuite]'") from error
+        raise errors.UserError("gymnasium is not installed: pip install 'hyperagent_jax[gymnasium]'") from error
     return gymnasium
 
 

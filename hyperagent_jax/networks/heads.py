@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 import math
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -96,7 +97,7 @@ def learnable_init(mean_init: str, prior_std: float) -> Initializer:
     return _joined(torsos.xavier_normal, _mean_init(mean_init, prior_std))
 
 
-def hyperdqn_init(key, shape, dtype=jnp.float32) -> types.Array:
+def hyperdqn_init(key: types.PRNGKey, shape: tuple[int, ...], dtype: Any = jnp.float32) -> types.Array:
     """The start HyperDQN's own code has on DeepSea: A normal with standard deviation 1 / sqrt(H), b zero."""
     normal = nn.initializers.normal(1.0 / math.sqrt(shape[0]))
     return _joined(normal, nn.initializers.zeros)(key, shape, dtype)

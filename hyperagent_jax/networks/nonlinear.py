@@ -228,6 +228,7 @@ def make_hypermodel_network(
     *,
     prior: epistemic.LinearFunction,
     prior_std: float = 1.0,
+    mean_init: str = "sphere",
     posterior_scale: float = 1.0,
     num_states: int | None = None,
 ) -> epistemic.EpistemicNetwork:
@@ -240,11 +241,12 @@ def make_hypermodel_network(
         observation: an example observation.
         prior: the fixed prior.
         prior_std: as in `make_hyper_network`, for the start of the last layer.
+        mean_init: likewise.
         posterior_scale: factor of the learnable part.
         num_states: with integer observations, their number.
     """
     first = GeneratedInput(hidden_sizes[0], index, num_states)
-    head_init = heads.learnable_init("sphere", prior_std)
+    head_init = heads.learnable_init(mean_init, prior_std)
     rest = GeneratedOutput(tuple(hidden_sizes[1:]), index, num_actions, head_init)
 
     def init(key):

@@ -27,7 +27,9 @@ class Mlp(nn.Module):
         return x
 
 
-def look_up_row(module: nn.Module, init: nn.initializers.Initializer, shape: tuple[int, int], state):
+def look_up_row(
+    module: nn.Module, init: nn.initializers.Initializer, shape: tuple[int, int], state: types.Array
+) -> types.Array:
     """Row `state` of the table `ROWS` of a module, which has the given shape when it is made.
 
     A learner may later put a shorter table in its place, with only the rows that a batch asks for.

@@ -3,12 +3,27 @@
 from collections.abc import Callable
 from typing import Any
 
+import dm_env
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from hyperagent_jax import types
 from hyperagent_jax.agents import base as agents_base
 from hyperagent_jax.environments import base as environments_base
+
+
+def _make_act(agent: agents_base.Agent) -> Callable[..., tuple[types.Array, types.Array]]:
+    """Makes act(variables, observation, indices, is_first, key) -> (indices, action)."""
+    actor, network = agent.evaluation_actor, agent.network
+
+    def act(variables, observation, indices, is_first, key):
+        noise = actor.draw(key)
+        indices = actor.next_indices(indices, is_first, noise)
+        values = jax.vmap(network.apply, (None, None, 0))(variables, observation, indices)
+        return indices, actor.select(values, noise)
+
+    return act
 
 
 def make_evaluator(
@@ -29,13 +44,7 @@ def make_evaluator(
         num_episodes: number of episodes, run side by side.
         max_steps: episodes are cut after this many steps.
     """
-    actor, network = agent.evaluation_actor, agent.network
-
-    def act(variables, observation, indices, is_first, key):
-        noise = actor.draw(key)
-        indices = actor.next_indices(indices, is_first, noise)
-        values = jax.vmap(network.apply, (None, None, 0))(variables, observation, indices)
-        return indices, actor.select(values, noise)
+    actor, act = agent.evaluation_actor, _make_act(agent)
 
     def evaluate(variables, environment_state, key):
         keys = jax.random.split(key, num_episodes)
@@ -67,3 +76,30 @@ def make_evaluator(
         return carry[5]
 
     return evaluate
+
+
+def make_player(
+    agent: agents_base.Agent, observe: Callable[[np.ndarray], np.ndarray] = np.asarray
+) -> Callable[[types.Variables, dm_env.Environment, int, types.PRNGKey], np.ndarray]:
+    """Makes play(variables, environment, num_episodes, key) -> returns [num_episodes], for any dm_env environment.
+
+    Args:
+        agent: the agent.
+        observe: turns the environment's observations into those that the agent was made for.
+    """
+    act = jax.jit(_make_act(agent))
+
+    def play(variables, environment, num_episodes, key):
+        returns = np.zeros(num_episodes)
+        for episode in range(num_episodes):
+            episode_key = jax.random.fold_in(key, episode)
+            indices = agent.evaluation_actor.draw(episode_key).indices
+            timestep, t = environment.reset(), 0
+            while not timestep.last():
+                observation, step_key = observe(timestep.observation), jax.random.fold_in(episode_key, t)
+                indices, action = act(variables, observation, indices, t == 0, step_key)
+                timestep, t = environment.step(int(action)), t + 1
+                returns[episode] += timestep.reward
+        return returns
+
+    return play
