@@ -152,7 +152,7 @@ def _atari(out: pathlib.Path) -> tuple[str, str]:
     }
     if found.curves:
         drawings["curves"] = plots.curves, "Evaluations", found.curves
-    if params := [run.num_params for run in found.runs if run.agent == "hyperagent" and run.num_params]:
+    if params := [run.num_params for run in found.runs if run.agent.startswith("hyperagent") and run.num_params]:
         methods = atari.efficiencies(int(statistics.median(params)))
         drawings["data_and_parameters"] = (
             plots.data_against_parameters, "Data and parameters for human-level scores", methods,

@@ -21,11 +21,14 @@ from hyperagent_jax import memory
 from hyperagent_jax import results
 from hyperagent_jax import types
 from hyperagent_jax.agents import atari as presets
+from hyperagent_jax.analysis import video
 from hyperagent_jax.environments import atari as games
 from hyperagent_jax.runners import atari
 from hyperagent_jax.runners import workers
 
 FLAGS = flags.FLAGS
+# A slow disk; what is being saved when a run is stopped must be given the time.
+_DISK_BYTES_PER_SECOND = 5e7
 _CONFIGS = {preset: presets.configs(preset) for preset in presets.PRESETS}
 _PROTOCOL = {"protocol": atari.Protocol}
 flags.DEFINE_string("game", "Pong", f"The game, several with commas, or {' or '.join(games.GAME_SETS)}.")
@@ -99,7 +102,9 @@ class _Display:
         elif kind == "result":
             self._add_result(content)
         elif kind == "finished":
-            pathlib.Path(task.checkpoint).unlink(missing_ok=True)  # the best parameters stay
+            checkpoint.delete(task.checkpoint)  # the best parameters stay
+        elif kind == "problem":
+            self._bar.write(content, file=sys.stdout)
 
     def on_failure(self, task: atari.Task, message: str) -> None:
         row = dict.fromkeys(atari.RESULT_FIELDS, "")
@@ -142,6 +147,12 @@ def _require_memory(task: atari.Task, num_processes: int) -> dict[str, int]:
     return needed
 
 
+def _finished(logdir: pathlib.Path) -> set[tuple[str, int]]:
+    """Games and seeds that have a row without an error."""
+    rows = results.read_csv(logdir / "results.csv")
+    return {(row["game"], int(row["seed"])) for row in rows if not row["error"]}
+
+
 def _draw(directory: results.RunDirectory) -> pathlib.Path | None:
     rows = directory.rows("curve")
     if not rows:
@@ -167,18 +178,21 @@ def main() -> int:
     names = _chosen_games()
     seeds = range(FLAGS.seed, FLAGS.seed + FLAGS.num_seeds)
     tasks = [atari.Task(game, FLAGS.agent, config, protocol, seed, "") for game in names for seed in seeds]
-    num_processes = min(common.num_workers(), len(tasks))
-    # Refuses a bad config, or one that needs too much, before anything is written.
-    needed = _require_memory(_largest(tasks), num_processes)
-
     logdir = FLAGS.logdir or f"logs/atari_{FLAGS.game.replace(',', '_')}_{FLAGS.agent}"
+    finished = _finished(pathlib.Path(logdir)) if FLAGS.resume else set()
+    missing = [task for task in tasks if (task.game, task.seed) not in finished]
+    num_processes = min(common.num_workers(), max(1, len(missing)))
+    # Refuses a bad config, or one that needs too much, before anything is written.
+    needed = _require_memory(_largest(missing or tasks), num_processes)
+    if FLAGS.record_video:
+        video.require_pillow()
+
     identity = {
         "experiment": "atari", "agent": FLAGS.agent, "preset": FLAGS.preset, "config": dataclasses.asdict(config),
         "protocol": dataclasses.asdict(protocol),
     }
     directory = results.RunDirectory(logdir, identity, resume=FLAGS.resume, overwrite=FLAGS.overwrite)
     directory.keep("results", atari.RESULT_FIELDS, lambda row: not row["error"])  # those with an error run again
-    finished = {(row["game"], int(row["seed"])) for row in directory.rows("results")}
 
     print(
         f"{FLAGS.agent} (preset {FLAGS.preset}) on {len(names)} game(s), {len(seeds)} seed(s): "
@@ -193,7 +207,7 @@ def main() -> int:
         stem = f"{task.game}_seed_{task.seed}"
         file = directory.path / "checkpoints" / f"{stem}.npz"
         if key in finished:
-            file.unlink(missing_ok=True)  # killed between the row and this
+            checkpoint.delete(file)  # killed between the row and this
             continue
         waiting.append(dataclasses.replace(
             task, checkpoint=str(file), checkpoint_seconds=FLAGS.checkpoint_seconds,
@@ -201,8 +215,8 @@ def main() -> int:
         ))
         reached[key] = checkpoint.load_facts(file)["runner"]["interactions"] if file.exists() else 0
         if reached[key]:
-            print(f"{task.game} seed {task.seed} goes on after {reached[key]:,} interactions; its games are first "
-                  "played again up to there")
+            how = "with new games" if protocol.asynchronous else "its games are first played again up to there"
+            print(f"{task.game} seed {task.seed} goes on after {reached[key]:,} interactions; {how}")
     # What was reported after the last checkpoint will be reported again.
     directory.keep(
         "curve", atari.CURVE_FIELDS,
@@ -219,6 +233,7 @@ def main() -> int:
             _run_task, waiting, num_processes, display.on_event, display.on_failure if several else None,
             # An accelerator serves one process at a time, and this one has it already.
             isolate=several and jax.default_backend() == "cpu", group=lambda task: task.game,
+            seconds_to_save=120 + num_processes * needed["total"] / _DISK_BYTES_PER_SECOND,
         )
     finally:
         display.close()

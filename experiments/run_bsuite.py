@@ -21,6 +21,7 @@ import jax
 import tqdm
 
 from hyperagent_jax import agents
+from hyperagent_jax import checkpoint
 from hyperagent_jax import config as config_lib
 from hyperagent_jax import errors
 from hyperagent_jax import results
@@ -103,7 +104,7 @@ class _Display:
         }
         self._directory.add("results", bsuite.RESULT_FIELDS, row)
         if row["status"] in _DONE:  # one that failed may go on from there
-            pathlib.Path(task.checkpoint).unlink(missing_ok=True)
+            checkpoint.delete(task.checkpoint)
         self._advance(task, task.num_episodes)
         filled = {name: row.get(name, "") for name in bsuite.RESULT_FIELDS}
         self._bar.write(_summary(filled), file=sys.stdout)
@@ -157,7 +158,7 @@ def main() -> int:
     missing = []
     for task in tasks:
         if task.bsuite_id in finished:
-            pathlib.Path(task.checkpoint).unlink(missing_ok=True)  # killed between the row and this
+            checkpoint.delete(task.checkpoint)  # killed between the row and this
         else:
             missing.append(task)
     print(f"{FLAGS.agent} on {len(ids)} bsuite id(s), states of up to {memory / 1e6:.3g} MB; results in {logdir}")

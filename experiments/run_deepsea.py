@@ -107,7 +107,7 @@ class _Display:
             self._bar.write(common.summary(row), file=sys.stdout)
         elif kind == "finished":
             if event[1].checkpoint:
-                pathlib.Path(event[1].checkpoint).unlink(missing_ok=True)
+                checkpoint.delete(event[1].checkpoint)
 
     def close(self) -> None:
         self._bar.close()

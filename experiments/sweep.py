@@ -10,7 +10,6 @@ their checkpoints, runs those with an error again, and takes a larger grid: more
 no curve.csv, which would be too big; run_deepsea.py gives the curves of a single cell.
 """
 
-import pathlib
 import sys
 
 import common  # isort: skip  (sets the environment that jax reads)
@@ -21,6 +20,7 @@ import numpy as np
 import tqdm
 
 from hyperagent_jax import agents
+from hyperagent_jax import checkpoint
 from hyperagent_jax import errors
 from hyperagent_jax import results
 from hyperagent_jax.runners import grid as grid_lib
@@ -60,7 +60,7 @@ class _Display:
         elif kind == "result":
             self._add(run, content)
         elif kind == "finished":
-            pathlib.Path(run.task.checkpoint).unlink(missing_ok=True)
+            checkpoint.delete(run.task.checkpoint)
 
     def on_failure(self, run: grid_lib.Run, message: str) -> None:
         self._add(run, {"solved": False, "error": message})
@@ -133,7 +133,7 @@ def main() -> int:
     for run in plan.runs:
         file = directory.path / "checkpoints" / f"{run.file_name()}.npz"
         if run.key in finished:
-            file.unlink(missing_ok=True)  # killed between the row and this
+            checkpoint.delete(file)  # killed between the row and this
         elif run.key in refused:
             display.on_failure(run, f"refused: {refused[run.key]}")
         else:

@@ -1,10 +1,13 @@
 """Checkpoints: one pytree and a few facts about it in one file, replaced atomically."""
 
+from collections.abc import Iterator
+import contextlib
 import json
 import os
 import pathlib
 from typing import Any
 import zipfile
+import zlib
 
 import jax
 import jax.numpy as jnp
@@ -40,7 +43,7 @@ def save(path: str | os.PathLike, tree: Any, facts: dict[str, Any]) -> None:
     }
     arrays["facts"] = np.array(json.dumps(facts))
     path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(path.name + ".unfinished")
+    unfinished = _unfinished(path)
     try:
         with open(unfinished, "wb") as f:
             np.savez(f, **arrays)
@@ -52,10 +55,23 @@ def save(path: str | os.PathLike, tree: Any, facts: dict[str, Any]) -> None:
         raise CheckpointError(f"cannot write checkpoint {path}: {error.strerror or error}") from error
 
 
-def _open(path):
+def _unfinished(path: pathlib.Path) -> pathlib.Path:
+    return path.with_name(path.name + ".unfinished")
+
+
+def delete(path: str | os.PathLike) -> None:
+    """Removes a checkpoint if there is one, and what a process that was killed while writing it has left."""
+    path = pathlib.Path(path)
+    path.unlink(missing_ok=True)
+    _unfinished(path).unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _open(path: str | os.PathLike) -> Iterator[Any]:
     try:
-        return np.load(path, allow_pickle=False)
-    except (OSError, ValueError, zipfile.BadZipFile, EOFError) as error:
+        with np.load(path, allow_pickle=False) as arrays:
+            yield arrays
+    except (OSError, ValueError, zipfile.BadZipFile, zlib.error, EOFError) as error:
         raise CheckpointError(f"checkpoint {path} cannot be read ({error}): delete it to start anew") from error
 
 

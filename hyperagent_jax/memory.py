@@ -4,16 +4,24 @@ import pathlib
 
 from hyperagent_jax import errors
 
-# Files with the limit of a container, and the marks that say "none".
-_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
-_USED = ("/sys/fs/cgroup/memory.current", "/sys/fs/cgroup/memory/memory.usage_in_bytes")
+# Where the limits of a container are, by the two versions of control groups: folder, limit, use.
+_CONTAINERS = (
+    ("/sys/fs/cgroup", "memory.max", "memory.current"),
+    ("/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
+)
+# What counts as used and is given up when it is needed: the cache of files.
+_CACHE = ("inactive_file", "active_file")
 
 
-def _number(path: str) -> int | None:
+def _left_in_container(folder: str, limit: str, use: str) -> int | None:
+    """Memory that is left of a container's limit; None if there is no limit."""
+    place = pathlib.Path(folder)
     try:
-        return int(pathlib.Path(path).read_text())
+        left = int((place / limit).read_text()) - int((place / use).read_text())
+        counts = dict(line.split() for line in (place / "memory.stat").read_text().splitlines())
     except (OSError, ValueError):
         return None
+    return left + sum(int(counts.get(name, 0)) for name in _CACHE)
 
 
 def available_bytes() -> int | None:
@@ -25,9 +33,9 @@ def available_bytes() -> int | None:
                 amounts.append(1024 * int(line.split()[1]))
     except OSError:
         pass
-    for limit, used in zip(_LIMITS, _USED, strict=True):
-        if (most := _number(limit)) is not None and (now := _number(used)) is not None:
-            amounts.append(most - now)
+    for container in _CONTAINERS:
+        if (left := _left_in_container(*container)) is not None:
+            amounts.append(left)
     return min(amounts) if amounts else None
 
 

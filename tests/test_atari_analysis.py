@@ -1,6 +1,7 @@
 """Tests of the statistics of Atari scores, with the paper's tables and with fixed numbers."""
 
 import csv
+import json
 import pathlib
 import subprocess
 import sys
@@ -120,6 +121,34 @@ def test_runs_and_summary(tmp_path):
         atari.read([str(tmp_path), str(tmp_path)])
     with pytest.raises(Exception, match="there is no .*absent"):
         atari.read([str(tmp_path / "absent")])
+
+
+def test_configurations_of_one_agent_stay_apart(tmp_path):
+    row = {"game": "Pong", "agent": "hyperagent", "seed": 0, "score": 1.0, "interactions": 100}
+    for preset, rate in (("paper", 1e-3), ("released", 1e-4)):
+        folder = tmp_path / preset
+        folder.mkdir()
+        games = ("Pong", "MontezumaRevenge", "Krull")
+        write_results(folder / "results.csv", [{**row, "game": game} for game in games])
+        config = {"agent": "hyperagent", "preset": preset, "config": {"learning_rate": rate}}
+        (folder / "config.json").write_text(json.dumps({"identity": {"experiment": "atari", **config}}))
+        (folder / "curve.csv").write_text(f"game,seed,interactions,eval_score\nPong,0,100,{rate}\n")
+    found = atari.read([str(tmp_path / "paper"), str(tmp_path / "released")])
+    assert found.agents == list(found.curves) == ["hyperagent (preset paper)", "hyperagent (preset released)"]
+    assert len(found.runs) == 4 and found.names == ["Krull", "Pong"]
+    assert [note.split(":")[0] for note in found.notes] == ["Only its curve is shown"] * 2
+    assert atari.read([str(tmp_path / "paper")]).agents == ["hyperagent"]
+
+
+def test_mean_curve_goes_by_the_number_of_the_evaluation():
+    """Games side by side make evaluations late by up to three interactions."""
+    rows = [{"seed": "0", "interactions": "20003", "eval_score": "1"}, {"seed": "0", "interactions": "40000",
+            "eval_score": "3"}, {"seed": "1", "interactions": "20001", "eval_score": "2"}]
+    figure, axis = atari_plots.plt.subplots()
+    atari_plots._draw_curve(axis, rows, "red")
+    np.testing.assert_allclose(axis.lines[-1].get_xydata(), [[20_002, 1.5]])
+    assert len(axis.lines) == 3
+    atari_plots.plt.close(figure)
 
 
 def test_pictures(tmp_path):

@@ -58,6 +58,25 @@ def test_other_trees_are_refused(tmp_path):
         checkpoint.load(path, {"y": jnp.zeros(2)})
 
 
+def test_damage_inside_is_found(tmp_path):
+    path = tmp_path / "a.npz"
+    checkpoint.save(path, {"x": jnp.arange(1000)}, {})
+    content = bytearray(path.read_bytes())
+    content[2000] ^= 1  # in the middle of x
+    path.write_bytes(content)
+    with pytest.raises(checkpoint.CheckpointError, match="cannot be read"):
+        checkpoint.load(path, {"x": jnp.arange(1000)})
+
+
+def test_delete_leaves_nothing(tmp_path):
+    path = tmp_path / "a.npz"
+    checkpoint.save(path, {"x": jnp.zeros(2)}, {})
+    (tmp_path / "a.npz.unfinished").write_text("killed while writing")
+    checkpoint.delete(path)
+    checkpoint.delete(path)
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("content", [b"", b"no zip file", b"PK\x03\x04 cut short"])
 def test_damaged_files_are_refused(tmp_path, content):
     path = tmp_path / "a.npz"

@@ -44,6 +44,8 @@ def read(path):
 
 @pytest.mark.parametrize("arguments, message", [
     (["--game=pong"], "unknown game 'pong'; did you mean Pong?"),
+    (["--game=Ant"], "unknown game 'Ant'; there are Alien, "),
+    (["--network=all_layers"], "network=all_layers has no convolutions, so it is not for pixels: use last_layer"),
     (["--agent=bootdqn"], "unknown agent 'bootdqn'; for Atari there are hyperagent, hyperagent_ois, ddqn"),
     (["--replay_capacity=900000000", "--steps=900000000"], "GB of memory and"),
     (["--n_step=300"], "n_step must be between 1 and 255, got 300"),
@@ -191,3 +193,13 @@ def test_memory_is_checked_before_it_is_taken(monkeypatch):
     with pytest.raises(errors.UserError, match="the run needs 3.50 GB of memory and 3.00 GB are free: do less"):
         memory.require(3_500_000_000, "the run", "do less")
     assert memory.resident_bytes() > 50_000_000
+
+
+def test_cache_of_files_is_not_used_memory(tmp_path, monkeypatch):
+    for name, text in {"memory.max": "1000", "memory.current": "900", "memory.stat": "anon 300\nactive_file 200\n"
+                       "inactive_file 350\nfile 600\n"}.items():
+        (tmp_path / name).write_text(text + "\n")
+    monkeypatch.setattr(memory, "_CONTAINERS", ((str(tmp_path), "memory.max", "memory.current"),))
+    assert memory.available_bytes() == 1000 - 900 + 200 + 350
+    (tmp_path / "memory.max").write_text("max\n")
+    assert memory.available_bytes() > 1000

@@ -88,6 +88,8 @@ def make_network(
             has_bias=config.network == "last_layer_bias",
         )
     if config.network == "all_layers":
+        if len(spec.observation_shape) == 3:
+            raise ValueError("network=all_layers has no convolutions, so it is not for pixels: use last_layer")
         prior = epistemic.make_hyper_prior(
             torso, spec.num_actions, index.dim, observation,
             scale=config.prior_scale, std=config.prior_std, mean_init=config.mean_init,

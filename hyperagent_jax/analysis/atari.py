@@ -166,14 +166,14 @@ class Results:
     """What several results.csv files of run_atari.py hold.
 
     Attributes:
-        runs: the finished runs.
-        failures: a line for every run that ended with an error.
+        runs: the finished runs; their `agent` has a note where the files have several configurations of one.
+        notes: a line for every run that is not among them, with the reason.
         curves: rows of the curve.csv beside them, by agent; agents without any are absent.
         sources: the files.
     """
 
     runs: list[Run]
-    failures: list[str]
+    notes: list[str]
     curves: dict[str, list[dict[str, str]]]
     sources: list[runs_lib.Source]
 
@@ -191,10 +191,9 @@ class Results:
 def read(places: Sequence[str]) -> Results:
     """Reads several results.csv files, or those of folders that hold one."""
     runs: dict[tuple[str, str, int], Run] = {}
-    failures, curves, sources = [], {}, []
-    for place in places:
-        path = pathlib.Path(place)
-        path = path / "results.csv" if path.is_dir() else path
+    notes, curves, sources = [], {}, []
+    paths = [path / "results.csv" if path.is_dir() else path for path in map(pathlib.Path, places)]
+    for path, differing in zip(paths, runs_lib.differing_settings(paths), strict=True):
         if not path.exists():
             raise errors.UserError(f"there is no {path}: give a results.csv or a folder that holds one")
         rows = results.read_csv(path)
@@ -203,27 +202,29 @@ def read(places: Sequence[str]) -> Results:
             raise errors.UserError(f"{path} is no results.csv of run_atari.py: it has no column {absent}")
         found = []
         for number, row in enumerate(rows, start=1):
+            name = f"{row['agent']} on {row['game']}, seed {row['seed']}"
             if row.get("error"):
-                failures.append(f"{row['agent']} on {row['game']}, seed {row['seed']}: {row['error']}")
+                notes.append(f"Not finished: {name}: {row['error']}.")
                 continue
-            run = _parse(row, path, number)
+            if row["game"] not in games():
+                notes.append(f"Only its curve is shown: {name}: no human score is known for this game.")
+                continue
+            run = _parse({**row, "agent": row["agent"] + differing}, path, number)
             key = (run.game, run.agent, run.seed)
             if key in runs:
                 raise errors.UserError(f"the same run is there twice: {run.agent} on {run.game}, seed {run.seed}")
             runs[key] = run
             found.append(run)
-        for agent in dict.fromkeys(run.agent for run in found):
-            if rows := results.read_csv(path.with_name("curve.csv")):
-                curves.setdefault(agent, []).extend(rows)
+        for agent in dict.fromkeys(row["agent"] + differing for row in rows):
+            if points := results.read_csv(path.with_name("curve.csv")):
+                curves.setdefault(agent, []).extend(points)
         sources.append(runs_lib.source(path, len(found)))
     if not runs:
         raise errors.UserError("there are no finished runs in " + ", ".join(map(str, places)))
-    return Results(list(runs.values()), failures, curves, sources)
+    return Results(list(runs.values()), notes, curves, sources)
 
 
 def _parse(row: Mapping[str, str], path: pathlib.Path, number: int) -> Run:
-    if row["game"] not in games():
-        raise errors.UserError(f"{path}, row {number}: no human score is known for {row['game']!r}")
     try:
         params = int(row["num_params"]) if row.get("num_params") else None
         numbers = int(row["seed"]), float(row["score"]), int(row["interactions"]), params

@@ -75,20 +75,21 @@ def curves(
 
 
 def _draw_curve(axis, rows, colour) -> None:
-    """Draws the seeds of one game, and their mean where all have a score."""
-    seeds: dict[str, dict[int, float]] = {}
+    """Draws the seeds of one game, and the mean of those evaluations that all of them have."""
+    seeds: dict[str, list[tuple[int, float]]] = {}
     for row in rows:
-        seeds.setdefault(row["seed"], {})[int(row["interactions"])] = float(row["eval_score"])
+        seeds.setdefault(row["seed"], []).append((int(row["interactions"]), float(row["eval_score"])))
     is_single = len(seeds) == 1
-    for scores in seeds.values():
+    for points in seeds.values():
         axis.plot(
-            list(scores), list(scores.values()), color=colour, linewidth=1.8 if is_single else 0.8,
+            *zip(*points, strict=True), color=colour, linewidth=1.8 if is_single else 0.8,
             alpha=1.0 if is_single else 0.35, marker="o", markersize=3.5 if is_single else 2.0,
         )
     if len(seeds) > 1:
-        shared = sorted(set.intersection(*map(set, seeds.values())))
-        means = [np.mean([scores[x] for scores in seeds.values()]) for x in shared]
-        axis.plot(shared, means, color=colour, linewidth=2.2)
+        # By their number: games side by side make evaluations late by a few interactions, each seed by others.
+        common = min(map(len, seeds.values()))
+        means = np.mean([points[:common] for points in seeds.values()], axis=0)
+        axis.plot(*means.T, color=colour, linewidth=2.2)
 
 
 def aggregates(file: _File, title: str, rows: Sequence[Mapping[str, object]], *, narrow: bool = False) -> None:

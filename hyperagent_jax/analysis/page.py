@@ -317,19 +317,10 @@ def source_details(source: runs_lib.Source, what: str = "run") -> str:
     )
 
 
-def _flat(value: Any, prefix: str = "") -> dict[str, str]:
-    if not isinstance(value, dict):
-        return {prefix: json.dumps(value, ensure_ascii=False)}
-    flat = {}
-    for name, part in value.items():
-        flat.update(_flat(part, f"{prefix}.{name}" if prefix else str(name)))
-    return flat
-
-
 def differences(sources: Sequence[runs_lib.Source]) -> str:
     """What configurations that both have it do not agree on: an agent's runs may come from several."""
     known = [source for source in sources if source.record is not None]
-    configs = [_flat(_part(source.record, "identity")) for source in known]
+    configs = [runs_lib.flat(_part(source.record, "identity")) for source in known]
     names = list(dict.fromkeys(name for config in configs for name in config))
     names = [name for name in names if len({config[name] for config in configs if name in config}) > 1]
     if not names:

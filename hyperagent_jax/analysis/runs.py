@@ -117,6 +117,32 @@ def identity(folder: pathlib.Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
+def flat(value: Any, prefix: str = "") -> dict[str, str]:
+    """The entries of nested dicts, with dots between their names, as JSON."""
+    if not isinstance(value, dict):
+        return {prefix: json.dumps(value, ensure_ascii=False)}
+    entries = {}
+    for name, part in value.items():
+        entries.update(flat(part, f"{prefix}.{name}" if prefix else str(name)))
+    return entries
+
+
+def differing_settings(paths: Sequence[pathlib.Path]) -> list[str]:
+    """For each results.csv, " (name value, ...)" with what tells its configuration from others of the same agent.
+
+    A preset, or the protocol, stands for the settings that it brings along.
+    """
+    known = [flat(identity(path.parent)) for path in paths]
+    texts = []
+    for own in known:
+        others = [other for other in known if other.get("agent") == own.get("agent")]
+        names = [name for name in own if len({other.get(name) for other in others}) > 1]
+        names = [name for name in names if not name.startswith("config.")] or names
+        values = ", ".join(f"{name.split('.')[-1]} {json.loads(own[name])}" for name in names)
+        texts.append(f" ({values})" if values else "")
+    return texts
+
+
 def read(places: Sequence[str]) -> tuple[list[Run], list[Source]]:
     """The runs of several results.csv files, or of folders that hold one."""
     runs, sources, seen = [], [], {}

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 import os
+import types
 
 import numpy as np
 
@@ -12,15 +13,21 @@ _MILLISECONDS = 70
 _SCALE = 2
 
 
-def write_gif(path: str | os.PathLike, pictures: Sequence[np.ndarray]) -> None:
-    """Writes pictures [height, width, 3] one after the other, twice as wide and high."""
+def require_pillow() -> types.ModuleType:
+    """The library that writes GIFs; says how to get it if it is not there."""
     try:
         from PIL import Image
     except ImportError as error:
-        raise errors.UserError("pillow is not installed, which writes GIFs: pip install 'hyperagent_jax[atari]'"
-                               ) from error
+        advice = "pip install 'hyperagent_jax[atari]'"
+        raise errors.UserError(f"pillow is not installed, which writes GIFs: {advice}") from error
+    return Image
+
+
+def write_gif(path: str | os.PathLike, pictures: Sequence[np.ndarray]) -> None:
+    """Writes pictures [height, width, 3] one after the other, twice as wide and high."""
+    pillow = require_pillow()
     images = [
-        Image.fromarray(np.repeat(np.repeat(picture, _SCALE, axis=0), _SCALE, axis=1)).quantize(64)
+        pillow.fromarray(np.repeat(np.repeat(picture, _SCALE, axis=0), _SCALE, axis=1)).quantize(64)
         for picture in pictures
     ]
     try:

@@ -46,8 +46,8 @@ def _envpool():
 
 def check_game(game: str) -> None:
     """Refuses a game that envpool does not have."""
-    suffix = "-v5"
-    known = {name.removesuffix(suffix) for name in _envpool().list_all_envs() if name.endswith(suffix)}
+    specs = _envpool().registration.registry.specs  # of Atari's and of other environments
+    known = {name.removesuffix("-v5") for name, (module, *_) in specs.items() if module == "envpool.atari"}
     if game not in known:
         close = [name for name in GAMES_55 if name.lower() == game.lower()]
         hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(GAMES_55)}"

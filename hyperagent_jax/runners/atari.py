@@ -169,46 +169,57 @@ def make_runner(task: Task, restarts: int = 0) -> vector.VectorRunner:
 def run_task(task: Task, report: Callable[[Any], None], should_stop: Callable[[], bool]) -> None:
     """Runs a task to its end, from its checkpoint if there is one.
 
-    Reports ("progress", facts) every few seconds, ("curve", row) after every evaluation, ("result", row) and
-    ("finished", task) at the end. A checkpoint keeps the rows reported so far; a resumed task reports them again.
+    Reports ("progress", facts) every few seconds, ("curve", row) after every evaluation, at the end ("result",
+    row), ("problem", line) if there is no recording, and ("finished", task). A checkpoint keeps the rows reported
+    so far; a resumed task reports them again.
     """
-    run = _Run(task, report, should_stop)
+    facts = None
+    if pathlib.Path(task.checkpoint).exists():
+        facts = checkpoint.load_facts(task.checkpoint, task.identity())
+        facts["restarts"] += task.protocol.asynchronous
+    runner = make_runner(task, facts["restarts"] if facts else 0)
     try:
-        run.go()
+        _Run(task, runner, report, should_stop).go(facts)
     finally:
-        run.runner.close()
+        runner.close()
 
 
 class _Run:
     """A run in progress."""
 
-    def __init__(self, task: Task, report, should_stop):
-        self.task, self.report, self.should_stop = task, report, should_stop
+    def __init__(self, task: Task, runner: vector.VectorRunner, report, should_stop):
+        self.task, self.runner, self.report, self.should_stop = task, runner, report, should_stop
         self.facts: dict[str, Any] = {
             "identity": task.identity(), "train_seconds": 0.0, "curve": [], "best": None, "restarts": 0,
             "runner": {},
         }
-        resumed = pathlib.Path(task.checkpoint).exists()
-        if resumed:
-            self.facts = checkpoint.load_facts(task.checkpoint)
-            if self.facts.get("identity") != task.identity():
-                raise errors.UserError(
-                    f"checkpoint {task.checkpoint} was made with another configuration: delete it"
-                )
-            self.facts["restarts"] += task.protocol.asynchronous
-        self.runner = make_runner(task, self.facts["restarts"])
-        self.evaluate = vector.make_evaluator(self.runner.agent, task.protocol.eval_epsilon)
-        if resumed:
-            self.runner.restore(self.facts["runner"], lambda like: checkpoint.load(task.checkpoint, like))
-            for row in self.facts["curve"]:
-                report(("curve", row))
-        else:
-            self.runner.begin()
+        self.evaluate = vector.make_evaluator(runner.agent, task.protocol.eval_epsilon)
+        self.saved_at = self.reported_at = time.monotonic()
+        self.reported = 0  # interactions then
+
+    def resume(self, facts: dict[str, Any]) -> bool:
+        """Goes to where the checkpoint with these facts was made; False when the user asked to stop."""
+        task, self.facts = self.task, facts
+        if not self.runner.restore(
+            facts["runner"], lambda like: checkpoint.load(task.checkpoint, like), self.should_stop
+        ):
+            return False
+        if task.best.exists():  # perhaps of an evaluation after the checkpoint; then it is what is kept
+            best = checkpoint.load_facts(task.best, task.identity())
+            facts["best"] = {name: best[name] for name in ("score", "interactions")}
+        for row in facts["curve"]:
+            self.report(("curve", row))
         self.saved_at = self.reported_at = time.monotonic()
         self.reported = self.runner.interactions
+        return True
 
-    def go(self) -> None:
+    def go(self, facts: dict[str, Any] | None) -> None:
+        """Runs from the beginning, or from where the checkpoint with these facts was made."""
         runner, protocol = self.runner, self.task.protocol
+        if facts is None:
+            runner.begin()
+        elif not self.resume(facts):
+            return
         # By evaluations, not interactions: the last one may have been interrupted.
         while len(self.facts["curve"]) < -(-protocol.steps // protocol.eval_every):
             begin = time.perf_counter()
@@ -223,11 +234,13 @@ class _Run:
                     begin = time.perf_counter()
             jax.block_until_ready(runner.learner)
             self.facts["train_seconds"] += time.perf_counter() - begin
+            if time.monotonic() - self.saved_at >= self.task.checkpoint_seconds / 2:
+                self.save()  # evaluations may take long
             if self.should_stop() or not self.evaluate_and_report():
                 self.save()
                 return
-        if not self.finish():
-            self.save()
+        self.save()
+        self.finish()
 
     def next_evaluation(self) -> int:
         """Interactions at which the next evaluation is due."""
@@ -259,16 +272,12 @@ class _Run:
     def evaluate_and_report(self) -> bool:
         """Evaluates, keeps the best parameters and reports; False when the user asked to stop."""
         runner, task = self.runner, self.task
+        self.check_loss()
         variables = runner.agent.learner.variables(runner.learner)
         scores = self.play(variables, _EVALUATION, task.protocol.eval_episodes)
         if scores is None:
             return False
         totals = runner.take_totals()
-        if not np.isfinite(totals.loss):
-            raise errors.UserError(
-                f"{task.game} seed {task.seed}: the loss is no longer finite after {runner.interactions:,} "
-                "interactions; lower --learning_rate"
-            )
         score = float(np.mean(scores))
         if self.facts["best"] is None or score > self.facts["best"]["score"]:
             self.facts["best"] = {"score": score, "interactions": runner.interactions}
@@ -284,7 +293,17 @@ class _Run:
         self.reported_at, self.reported = time.monotonic(), runner.interactions
         return True
 
+    def check_loss(self) -> None:
+        """Ends the run when it has diverged."""
+        if not self.runner.loss_is_finite:
+            raise errors.UserError(
+                f"{self.task.game} seed {self.task.seed}: the loss is no longer finite after "
+                f"{self.runner.interactions:,} interactions; lower --learning_rate"
+            )
+
     def save(self) -> None:
+        """Writes a checkpoint, unless that of a run that has diverged would replace a better one."""
+        self.check_loss()
         self.facts["runner"] = self.runner.facts()
         checkpoint.save(self.task.checkpoint, self.runner.tree(), self.facts)
         self.saved_at = time.monotonic()
@@ -293,15 +312,13 @@ class _Run:
         variables = self.runner.agent.learner.variables(self.runner.learner)
         return variables._replace(params=checkpoint.load(self.task.best, variables.params))
 
-    def finish(self) -> bool:
-        """Plays the best parameters and reports the result; False when the user asked to stop."""
+    def finish(self) -> None:
+        """Plays the best parameters and reports the result, unless the user asks to stop."""
         task, runner = self.task, self.runner
         variables = self.best_variables()
         scores = self.play(variables, _FINAL, task.protocol.final_eval_episodes)
         if scores is None:
-            return False
-        if task.video:
-            self.record(variables)
+            return
         seconds = self.facts["train_seconds"]
         self.report(("result", {
             "game": task.game, "agent": task.agent, "seed": task.seed, "score": results.number(np.mean(scores)),
@@ -312,8 +329,12 @@ class _Run:
             "train_seconds": round(seconds, 1), "interactions_per_second": round(runner.interactions / seconds, 1),
             "error": "",
         }))
+        if task.video:
+            try:
+                self.record(variables)
+            except errors.UserError as error:
+                self.report(("problem", f"no recording of {task.game} seed {task.seed}: {error}"))
         self.report(("finished", task))
-        return True
 
     def record(self, variables: types.Variables) -> None:
         """Writes one game in colour to a GIF."""
@@ -331,9 +352,11 @@ class _Run:
             screen.step(int(actions[0]))
             pictures.append(screen.picture)
 
-        self.evaluate(
-            variables, environment, 1, self.key(_RECORDING), lambda: len(pictures) > _RECORDED_STEPS, on_step
-        )
-        environment.close()
-        screen.close()
+        try:
+            self.evaluate(
+                variables, environment, 1, self.key(_RECORDING), lambda: len(pictures) > _RECORDED_STEPS, on_step
+            )
+        finally:
+            environment.close()
+            screen.close()
         video.write_gif(task.video, pictures)

@@ -227,7 +227,14 @@ class VectorRunner:
             "step": self._step._asdict(), "slots": slots, "losses": losses,
         }
 
-    def restore(self, facts: dict[str, Any], load: Callable[[Any], Any]) -> None:
+    @property
+    def loss_is_finite(self) -> bool:
+        """Whether all losses since the last `take_totals` were numbers; waits for all updates."""
+        return bool(np.isfinite(self._loss))
+
+    def restore(
+        self, facts: dict[str, Any], load: Callable[[Any], Any], should_stop: Callable[[], bool] = lambda: False
+    ) -> bool:
         """Goes on where another runner was.
 
         An emulator's state cannot be saved, but it follows from its seed and the actions it was given, so those
@@ -236,6 +243,10 @@ class VectorRunner:
         Args:
             facts: its `facts`.
             load: maps a tree like its `tree` to its own.
+            should_stop: asked while actions are given again.
+
+        Returns:
+            Whether it got there; if not, because it should stop, the runner is of no further use.
         """
         batch_size = self.agent.config.batch_size
         self.replay.set_progress(facts["replay"])
@@ -257,6 +268,8 @@ class VectorRunner:
         saved = environments_base.VectorStep(**tree["step"])
         if self._is_synchronous:
             for actions in tree["log"]:
+                if should_stop():
+                    return False
                 self.environment.send(actions, self._step.env_ids)
                 self._step = self.environment.recv()
             if not all(np.array_equal(a, b) for a, b in zip(self._step, saved, strict=True)):
@@ -269,6 +282,7 @@ class VectorRunner:
         else:
             self._game_scores[:] = 0.0
         self._priorities = [(slots, losses) for slots, losses in zip(tree["slots"], tree["losses"], strict=True)]
+        return True
 
     def close(self) -> None:
         """Ends environments and threads."""

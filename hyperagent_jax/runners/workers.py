@@ -20,10 +20,6 @@ from hyperagent_jax import errors
 # returns early, its state saved, once should_stop() is true.
 TaskFunction = Callable[[Any, Callable[[Any], None], Callable[[], bool]], None]
 
-# After this long a worker that was asked to stop is killed.
-_SECONDS_TO_SAVE = 120.0
-
-
 class _StopSignal:
     """True once the process was asked to end."""
 
@@ -136,6 +132,7 @@ def run_tasks(
     on_failure: Callable[[Any, str], None] | None = None,
     isolate: bool = False,
     group: Callable[[Any], Any] = lambda task: None,
+    seconds_to_save: float = 120.0,
 ) -> bool:
     """Runs all tasks; `on_event` sees every report, in this process.
 
@@ -149,6 +146,7 @@ def run_tasks(
         isolate: whether a single worker is a process of its own too, so that its death is not this one's.
         group: maps a task to a value that tasks share which go well together, say one compiled program. A worker
             prefers the group it has begun, then one that no other worker is at, so that few have to begin a group.
+        seconds_to_save: after this long a worker that was asked to stop is killed.
 
     Returns:
         Whether all tasks ran; False when the user asked to stop.
@@ -156,7 +154,9 @@ def run_tasks(
     should_stop = _StopSignal([signal.SIGINT, signal.SIGTERM])
     num_workers = min(num_workers, len(tasks))
     if num_workers > 1 or (isolate and tasks):
-        return _run_in_processes(function, tasks, num_workers, on_event, on_failure, group, should_stop)
+        return _run_in_processes(
+            function, tasks, num_workers, on_event, on_failure, group, should_stop, seconds_to_save
+        )
     for task in tasks:
         try:
             function(task, on_event, should_stop)
@@ -175,7 +175,9 @@ def _choose(groups: list[Any], begun: list[Any], taken: list[Any]) -> int:
     return ranks.index(min(ranks))
 
 
-def _run_in_processes(function, tasks, num_workers, on_event, on_failure, group, should_stop) -> bool:
+def _run_in_processes(
+    function, tasks, num_workers, on_event, on_failure, group, should_stop, seconds_to_save
+) -> bool:
     waiting = list(tasks)
     workers: dict[connection_lib.Connection, _Worker] = {}
     message = deadline = None
@@ -213,7 +215,7 @@ def _run_in_processes(function, tasks, num_workers, on_event, on_failure, group,
             start()
         while workers:
             if deadline is None and (message or should_stop()):
-                deadline = time.monotonic() + _SECONDS_TO_SAVE
+                deadline = time.monotonic() + seconds_to_save
                 waiting.clear()
                 for worker in workers.values():
                     worker.process.terminate()  # SIGTERM: the task saves its state and returns
