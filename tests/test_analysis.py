@@ -45,6 +45,19 @@ def test_power_law_by_hand(sizes, episodes, exponent):
     (group,) = solve_times.group(runs)
     fits = solve_times.fit(group)
     assert (fits.power.slope, fits.power.r_squared) == pytest.approx((exponent, 1.0))
+    assert fits.power_of_midpoints is None
+
+
+def test_midpoints_of_evaluations_undo_the_rounding(tmp_path):
+    """Episodes 2 N^2, found at the evaluation half an interval of 1,000 / N episodes later."""
+    lines = [f"a,{n},0,True,{2 * n**2 + 500 // n},1" for n in (10, 20, 50)]
+    header = "agent,size,seed,solved,episodes_to_learn,interactions"
+    (tmp_path / "results.csv").write_text("\n".join([header, *lines]) + "\n")
+    (tmp_path / "config.json").write_text('{"identity": {"protocol": {"eval_every": 1000}}}')
+    runs, _ = runs_lib.read([str(tmp_path)])
+    assert [run.interval for run in runs] == [100, 50, 20] and not runs[0].settings
+    fits = solve_times.fit(solve_times.group(runs)[0])
+    assert fits.power_of_midpoints.slope == pytest.approx(2.0) and fits.power.slope < 1.95
 
 
 @pytest.mark.parametrize(

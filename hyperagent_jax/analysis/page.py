@@ -229,12 +229,12 @@ def _fit_table(groups: Sequence[solve_times.Group]) -> str:
         [
             Cell("", ""), Cell("Solved seeds", "over", 2), Cell("Failed seeds", "over"),
             Cell("Linear: episodes = slope \N{MULTIPLICATION SIGN} N + intercept", "over", 3),
-            Cell("Power law", "over", 2),
+            Cell("Power law", "over", 3),
         ],
         [Cell("Agent", "")] + [
             Cell(text) for text in (
                 "Points", "Sizes", "Left out", "Slope", "Intercept", "R\N{SUPERSCRIPT TWO}", "Exponent",
-                "R\N{SUPERSCRIPT TWO} of logs",
+                "R\N{SUPERSCRIPT TWO} of logs", "Exponent of midpoints",
             )
         ],
     ]
@@ -251,11 +251,14 @@ def _fit_table(groups: Sequence[solve_times.Group]) -> str:
             document.number(linear and linear.r_squared, ".3f"),
             document.number(power and power.slope, ".2f"),
             document.number(power and power.r_squared, ".3f"),
+            document.number(fits.power_of_midpoints and fits.power_of_midpoints.slope, ".2f"),
         ]]))
     least = solve_times.MIN_SIZES_OF_FIT
     note = (
         f"Least squares over all solved seeds, where at least {least} sizes have one; the power law is a line "
-        "through the logarithms. Fits cannot use failed seeds: where some failed they are too optimistic."
+        "through the logarithms. Fits cannot use failed seeds: where some failed they are too optimistic. A run "
+        "is found solved at the next evaluation, which rounds the episodes of small sizes up the most and makes "
+        "the law look flatter than it is; midpoints are the middles of the intervals between evaluations."
     )
     return document.table("Growth with size", heads, blocks) + document.paragraph(note, "quiet")
 

@@ -30,6 +30,7 @@ class Run:
         settings: the settings that are columns of the file and not blank.
         episodes: episodes to learn; None unless solved.
         limit: episodes after which a run that did not solve it ended; None unless failed.
+        interval: episodes between two evaluations; it was solved in the last one. None if not on file.
         num_params: parameters; None if not on file.
         num_output_params: parameters of the output layer; None if not on file.
         error: why the run crashed; blank if it did not. A crash is neither solved nor failed.
@@ -42,6 +43,7 @@ class Run:
     settings: Mapping[str, str] = dataclasses.field(default_factory=dict)
     episodes: int | None = None
     limit: int | None = None
+    interval: float | None = None
     num_params: int | None = None
     num_output_params: int | None = None
     error: str = ""
@@ -180,15 +182,17 @@ def _read_file(path: pathlib.Path) -> list[Run]:
     if missing := [name for name in NEEDED if name not in rows[0]]:
         raise errors.UserError(f"{path} is no results.csv: it has no column {', '.join(missing)}")
     runs = []
+    protocol = identity(path.parent).get("protocol")
+    eval_every = protocol.get("eval_every") if isinstance(protocol, dict) else None
     for number, row in enumerate(rows, start=1):
         try:
-            runs.append(_parse(row, str(path)))
+            runs.append(_parse({"eval_every": eval_every or "", **row}, str(path), "eval_every" in row))
         except ValueError as error:
             raise errors.UserError(f"{path}, row {number}: {error}") from error
     return runs
 
 
-def _parse(row: Mapping[str, str], file: str) -> Run:
+def _parse(row: Mapping[str, Any], file: str, eval_every_is_setting: bool) -> Run:
     error = (row.get("error") or "").strip()
     episodes = limit = None
     size = _whole(row, "size", at_least=1)
@@ -203,9 +207,13 @@ def _parse(row: Mapping[str, str], file: str) -> Run:
         agent=row["agent"],
         size=size,
         seed=_whole(row, "seed"),
-        settings={name: value for name, value in row.items() if name not in MEASURED and value != ""},
+        settings={
+            name: value for name, value in row.items()
+            if name not in MEASURED and value != "" and (name != "eval_every" or eval_every_is_setting)
+        },
         episodes=episodes,
         limit=limit,
+        interval=_whole(row, "eval_every", at_least=1) / size if row["eval_every"] else None,
         num_params=_whole(row, "num_params") if row.get("num_params") else None,
         num_output_params=_whole(row, "num_output_params") if row.get("num_output_params") else None,
         error=error,

@@ -108,6 +108,8 @@ class Fits:
         linear: episodes against size; None with too few sizes.
         power: the power law, logarithm of the episodes against that of the size; its slope is the exponent. None
             with too few sizes.
+        power_of_midpoints: the same with the middle of the interval between the evaluation that found it solved
+            and the one before. Small sizes have long intervals, which makes `power` too flat. None if not known.
     """
 
     points: int
@@ -115,6 +117,7 @@ class Fits:
     sizes: int
     linear: LinearFit | None
     power: LinearFit | None
+    power_of_midpoints: LinearFit | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -244,12 +247,15 @@ def fit(group: Group) -> Fits:
     solved = [run for run in group.runs if run.solved]
     x, y = [run.size for run in solved], [run.episodes for run in solved]
     enough = len(set(x)) >= MIN_SIZES_OF_FIT
+    middles = [run.episodes - run.interval / 2 for run in solved if run.interval is not None]
+    has_middles = enough and len(middles) == len(y) and min(middles) > 0
     return Fits(
         points=len(solved),
         failed=sum(run.failed for run in group.runs),
         sizes=len(set(x)),
         linear=linear_fit(x, y) if enough else None,
         power=linear_fit(np.log(x), np.log(y)) if enough and min(y) > 0 else None,
+        power_of_midpoints=linear_fit(np.log(x), np.log(middles)) if has_middles else None,
     )
 
 
@@ -343,6 +349,7 @@ def fit_rows(groups: Sequence[Group]) -> tuple[list[str], list[dict[str, Any]]]:
             "r_squared": _rounded(linear and linear.r_squared, 4),
             "power_law_exponent": _rounded(fits.power and fits.power.slope, 4),
             "power_law_r_squared": _rounded(fits.power and fits.power.r_squared, 4),
+            "midpoint_exponent": _rounded(fits.power_of_midpoints and fits.power_of_midpoints.slope, 4),
         })
     return list(rows[0]), rows
 
