@@ -50,6 +50,17 @@ def test_presets_are_the_tables():
         agents.make_agent("ddqn", atari.configs("paper")["ddqn"](hidden_sizes=(64, 64)), PIXELS)
 
 
+def test_released_preset_updates_the_convolutions():
+    """Its loss is the paper preset's plus the gradient penalty and the other regulariser, both positive."""
+    agent, state = make_state("hyperagent", "released")
+    batch, key = make_batch(agent, np.random.default_rng(0)), jax.random.key(1)
+    new, metrics = jax.jit(agent.learner.step)(state, batch, key)
+    assert np.isfinite(metrics["loss"]) and metrics["loss"] > jnp.mean(metrics["losses"])
+    before, after = (agent.learner.variables(x).params["torso"] for x in (state, new))
+    for old, moved in zip(jax.tree.leaves(before), jax.tree.leaves(after), strict=True):
+        assert 0 < np.abs(old - moved).max() <= 1.01e-4  # Adam's first step, by the learning rate
+
+
 @functools.cache
 def make_state(name, preset="paper"):
     agent = agents.make_agent(name, atari.configs(preset)[name](), PIXELS)

@@ -190,8 +190,8 @@ def _rows(path):
 @pytest.mark.timeout(900)  # many starts of a script
 def test_killed_and_resumed_equals_unbroken(tmp_path):
     """kill -9 in the middle of a sweep; --resume gives the rows and logs of an unbroken one, none twice."""
-    ids = "bandit/0,catch/1,memory_len/2,umbrella_length/3,deep_sea/2"
-    options = [f"--bsuite_id={ids}", "--max_episodes=400"]
+    ids = "bandit/0,catch/1,deep_sea/2"
+    options = [f"--bsuite_id={ids}", "--max_episodes=300"]
     unbroken, broken = tmp_path / "unbroken", tmp_path / "broken"
     done = _script(*options, f"--logdir={unbroken}", "--num_workers=1")
     assert done.returncode == 0, done.stderr
@@ -206,10 +206,10 @@ def test_killed_and_resumed_equals_unbroken(tmp_path):
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     before = _rows(broken / "results.csv")
-    assert 1 <= len(before) < 5
+    assert 1 <= len(before) < 3
     done = _script(*options)
     assert done.returncode == 0, done.stderr
-    assert f"{len(before)} of 5 ids are already there" in done.stdout
+    assert f"{len(before)} of 3 ids are already there" in done.stdout
     rows = _rows(broken / "results.csv")
     assert rows[: len(before)] == before
 
@@ -218,7 +218,7 @@ def test_killed_and_resumed_equals_unbroken(tmp_path):
 
     assert outcome(rows) == outcome(_rows(unbroken / "results.csv"))
     logs = sorted(path.name for path in (unbroken / "csv").iterdir())
-    assert len(logs) == 5 and logs == sorted(path.name for path in (broken / "csv").iterdir())
+    assert len(logs) == 3 and logs == sorted(path.name for path in (broken / "csv").iterdir())
     for name in logs:
         assert (broken / "csv" / name).read_text() == (unbroken / "csv" / name).read_text()
     assert not list(broken.glob("checkpoints/*"))
@@ -234,7 +234,7 @@ def test_killed_and_resumed_equals_unbroken(tmp_path):
         assert (refused.returncode, refused.stderr) == (2, f"error: {message}\n")
     log.unlink()
     again = _script(*options)  # as that line says; the other ids are left alone
-    assert again.returncode == 0 and "4 of 5 ids are already there" in again.stdout
+    assert again.returncode == 0 and "2 of 3 ids are already there" in again.stdout
     assert "the log of catch/1 is gone: it is run again" in again.stdout and log.read_text() == whole
     rows = _rows(broken / "results.csv")
     assert outcome(rows) == outcome(_rows(unbroken / "results.csv"))

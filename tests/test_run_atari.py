@@ -161,6 +161,15 @@ def test_checkpoints_of_another_configuration_are_refused(tmp_path):
         atari.run_task(other, lambda event: None, lambda: True)
 
 
+def test_a_diverged_run_leaves_the_last_checkpoint(tmp_path, monkeypatch):
+    task = make_task(tmp_path, checkpoint_seconds=0.0)
+    atari.run_task(task, lambda event: None, lambda: True)
+    monkeypatch.setattr(atari.vector.VectorRunner, "loss_is_finite", False)
+    with pytest.raises(errors.UserError, match="Pong seed 0: the loss is no longer finite after 2 interactions"):
+        atari.run_task(task, lambda event: None, lambda: False)
+    assert checkpoint.load_facts(task.checkpoint)["runner"]["interactions"] == 0
+
+
 def test_stopped_in_the_last_evaluation(tmp_path, monkeypatch):
     """It is made up for: the rows are those of an unbroken run."""
     play = atari._Run.play
@@ -177,13 +186,20 @@ def test_stopped_in_the_last_evaluation(tmp_path, monkeypatch):
     atari.run_task(task, events.append, lambda: False)
     unbroken = []
     folder = tmp_path / "unbroken"
-    atari.run_task(make_task(folder), unbroken.append, lambda: False)
+
+    def no_room(self, variables):
+        raise errors.UserError("no room")
+
+    monkeypatch.setattr(atari._Run, "record", no_room)  # which costs the recording, not the result
+    atari.run_task(make_task(folder, video="game.gif"), unbroken.append, lambda: False)
 
     def rows(events):
         rows = [row for kind, row in events if kind in ("curve", "result")]
         return [{k: v for k, v in row.items() if "second" not in k} for row in rows]
 
-    assert [kind for kind, _ in unbroken if kind != "progress"] == ["curve", "curve", "result", "finished"]
+    kinds = [kind for kind, _ in unbroken if kind != "progress"]
+    assert kinds == ["curve", "curve", "result", "problem", "finished"]
+    assert ("problem", "no recording of Pong seed 0: no room") in unbroken
     assert rows(events)[1:] == rows(unbroken)
 
 
@@ -197,7 +213,7 @@ def test_memory_is_checked_before_it_is_taken(monkeypatch):
 
 def test_cache_of_files_is_not_used_memory(tmp_path, monkeypatch):
     for name, text in {"memory.max": "1000", "memory.current": "900", "memory.stat": "anon 300\nactive_file 200\n"
-                       "inactive_file 350\nfile 600\n"}.items():
+                       "inactive_file 350\nfile 600"}.items():
         (tmp_path / name).write_text(text + "\n")
     monkeypatch.setattr(memory, "_CONTAINERS", ((str(tmp_path), "memory.max", "memory.current"),))
     assert memory.available_bytes() == 1000 - 900 + 200 + 350

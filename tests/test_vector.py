@@ -132,15 +132,20 @@ def test_interrupted_equals_uninterrupted(name, settings, rounds, tmp_path):
         each.close()
 
 
-def test_an_environment_that_does_not_repeat_itself_is_noticed(tmp_path):
+def test_playing_again_can_be_stopped_and_is_checked(tmp_path):
     runner = make_runner()
     runner.begin()
     for _ in range(5):
         runner.advance()
     checkpoint.save(tmp_path / "run.npz", runner.tree(), runner.facts())
+    load = lambda like: checkpoint.load(tmp_path / "run.npz", like)  # noqa: E731
+    asked = []
+    stopped = make_runner()
+    assert not stopped.restore(runner.facts(), load, lambda: asked.append(None) or len(asked) == 4)
+    assert len(asked) == 4 and len(stopped.environment.actions[0]) == 3  # a user need not wait for the rest
     resumed = make_runner(environment=fake_vector.FakeVector([[(2, fake_vector.OVER)]] * 3, SHAPE))
     with pytest.raises(Exception, match="do not repeat what they did before"):
-        resumed.restore(runner.facts(), lambda like: checkpoint.load(tmp_path / "run.npz", like))
+        resumed.restore(runner.facts(), load)
 
 
 def test_asynchronous_environments():
