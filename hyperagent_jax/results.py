@@ -106,7 +106,7 @@ def _first_difference(name: str, was: Any, now: Any) -> tuple[str, Any, Any] | N
 class RunDirectory:
     """The files of one run; only one process writes them."""
 
-    _DATA = ("results.csv", "curve.csv", "bench.csv", "checkpoints")
+    _TABLES = ("results.csv", "curve.csv", "bench.csv", "memory.csv")
 
     def __init__(
         self,
@@ -142,7 +142,8 @@ class RunDirectory:
         record = {"identity": json.loads(json.dumps(identity)), **(notes or {})}
         if any(self.path.glob("csv/*")) and not self._config.exists():
             raise errors.UserError(f"--logdir={path} holds logs of another program: choose another --logdir")
-        if self._config.exists() and not any((self.path / name).exists() for name in self._DATA):
+        has_data = any((self.path / name).exists() for name in (*self._TABLES, "checkpoints"))
+        if self._config.exists() and not has_data:
             self._config.unlink()  # a run that ended before it had anything to show
         if self._config.exists():
             if overwrite:
@@ -165,7 +166,7 @@ class RunDirectory:
         self._lock.close()
 
     def _delete(self):
-        for name in ("results.csv", "curve.csv", "bench.csv", "config.json"):
+        for name in (*self._TABLES, "config.json"):
             (self.path / name).unlink(missing_ok=True)
         for pattern in ("checkpoints/*", "maps/*", "csv/*", "*.png", "*.gif"):
             for file in filter(pathlib.Path.is_file, self.path.glob(pattern)):

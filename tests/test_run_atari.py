@@ -219,3 +219,21 @@ def test_cache_of_files_is_not_used_memory(tmp_path, monkeypatch):
     assert memory.available_bytes() == 1000 - 900 + 200 + 350
     (tmp_path / "memory.max").write_text("max\n")
     assert memory.available_bytes() > 1000
+
+
+@pytest.mark.slow
+def test_bench(tmp_path):
+    arguments = ["--benchmark=atari", "--turns=1", "--replay_capacity=2000", f"--logdir={tmp_path / 'bench'}"]
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT.with_name("bench.py")), *arguments], capture_output=True, text=True,
+        timeout=1200, check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    rows = read(tmp_path / "bench" / "bench.csv")
+    assert [row["agent"] for row in rows] == 2 * ["hyperagent", "hyperagent_ois", "ddqn"]
+    assert [row["preset"] for row in rows] == 3 * ["paper"] + 3 * ["released"]
+    for row in rows:
+        assert float(row["update_ms"]) > 0 and float(row["loop_efficiency"]) > 0
+        assert (float(row["of_ddqn"]) == 1) == (row["agent"] == "ddqn")
+    (row,) = read(tmp_path / "bench" / "memory.csv")
+    assert int(row["capacity"]) == 2000 and 0.3 < float(row["of_predicted"]) < 1.15
