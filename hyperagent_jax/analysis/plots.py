@@ -117,8 +117,9 @@ def episodes_to_learn(
                     )
                     on_one_line = narrow and len(label) < 20
                     label += f"{': ' if on_one_line else chr(10)}{_equation(linear)}"
-                    if fits.power is not None:
-                        label += f"\nexponent {fits.power.slope:.2f}".replace("-", "\N{MINUS SIGN}")
+                    laws = {"exponent": fits.power, "of midpoints": fits.power_of_midpoints}
+                    exponents = ", ".join(f"{name} {law.slope:.2f}" for name, law in laws.items() if law)
+                    label += f"\n{exponents}".replace("-", "\N{MINUS SIGN}") if exponents else ""
                 handle.set_label(label)
             axis.set_xticks(sizes)
             axis.tick_params(labelbottom=True)
