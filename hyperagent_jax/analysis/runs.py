@@ -186,13 +186,16 @@ def _read_file(path: pathlib.Path) -> list[Run]:
     eval_every = protocol.get("eval_every") if isinstance(protocol, dict) else None
     for number, row in enumerate(rows, start=1):
         try:
-            runs.append(_parse({"eval_every": eval_every or "", **row}, str(path), "eval_every" in row))
+            runs.append(_parse(row, str(path), eval_every))
         except ValueError as error:
             raise errors.UserError(f"{path}, row {number}: {error}") from error
     return runs
 
 
-def _parse(row: Mapping[str, Any], file: str, eval_every_is_setting: bool) -> Run:
+def _parse(row: Mapping[str, str], file: str, eval_every: int | None) -> Run:
+    """Makes the run of a row; `eval_every` is that of the whole file, if there is one."""
+    if row.get("eval_every"):
+        eval_every = _whole(row, "eval_every", at_least=1)
     error = (row.get("error") or "").strip()
     episodes = limit = None
     size = _whole(row, "size", at_least=1)
@@ -207,13 +210,10 @@ def _parse(row: Mapping[str, Any], file: str, eval_every_is_setting: bool) -> Ru
         agent=row["agent"],
         size=size,
         seed=_whole(row, "seed"),
-        settings={
-            name: value for name, value in row.items()
-            if name not in MEASURED and value != "" and (name != "eval_every" or eval_every_is_setting)
-        },
+        settings={name: value for name, value in row.items() if name not in MEASURED and value != ""},
         episodes=episodes,
         limit=limit,
-        interval=_whole(row, "eval_every", at_least=1) / size if row["eval_every"] else None,
+        interval=eval_every / size if eval_every else None,
         num_params=_whole(row, "num_params") if row.get("num_params") else None,
         num_output_params=_whole(row, "num_output_params") if row.get("num_output_params") else None,
         error=error,

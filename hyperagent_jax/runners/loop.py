@@ -22,7 +22,7 @@ class Program(NamedTuple):
         agent: the agent.
         init: maps (key, observation) to a SeedState.
         steps_per_draw: number of steps whose random numbers one `draw` is for.
-        draw: maps (state's key, step) to the StepNoise of that step, `steps_per_draw` that follow it, and no more.
+        draw: maps (state's key, step) to the StepNoise of that step and of the `steps_per_draw` that follow it.
         begin: maps (state, noise, step, its place in the noise) to (state, action of that step).
         proceed: maps (state, metrics, noise, step, its place in the noise, action, TimeStep, next observation,
             is_learning) to (state, metrics, next action): learns from a step and chooses the action of the next.
