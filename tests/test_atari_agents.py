@@ -61,6 +61,18 @@ def test_released_preset_updates_the_convolutions():
         assert 0 < np.abs(old - moved).max() <= 1.01e-4  # Adam's first step, by the learning rate
 
 
+# Forward 9: o_tm1 online, o_t online and target. Back 5: to the kernels, and to all inputs but the pixels. The
+# penalty has 5 back for the gradient of the mean value, 5 forward in its direction (of kernels, and of inputs but
+# the pixels) and 4 by which that changes the pass back; the rest of this pass is the loss's own.
+@pytest.mark.parametrize("preset, convolutions", [("paper", 14), ("released", 28)])
+@pytest.mark.parametrize("name", ["hyperagent", "ddqn"])
+def test_number_of_convolutions(name, preset, convolutions):
+    agent, state = make_state(name, preset)
+    batch = make_batch(agent, np.random.default_rng(0))
+    lowered = jax.jit(agent.learner.step).lower(state, batch, jax.random.key(1))
+    assert lowered.as_text().count("stablehlo.convolution") == convolutions
+
+
 @functools.cache
 def make_state(name, preset="paper"):
     agent = agents.make_agent(name, atari.configs(preset)[name](), PIXELS)

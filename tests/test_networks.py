@@ -160,9 +160,11 @@ def test_atari_shapes(atari):
     assert out.shape == (256,)
     layers = captured["intermediates"]
     shapes = {name: layers[name]["__call__"][0].shape for name in layers if name != "__call__"}
-    assert shapes == {"Conv_0": (20, 20, 32), "Conv_1": (9, 9, 64), "Conv_2": (7, 7, 64), "Dense_0": (256,)}
-    kernel = variables["params"]["Dense_0"]["kernel"]
-    assert kernel.shape == (3136, 256)
+    assert shapes == {
+        "Conv_0": (20, 20, 32), "Conv_1": (9, 9, 64), "Conv_2": (7, 7, 64), "TransposedDense_0": (256,)
+    }
+    kernel = variables["params"]["TransposedDense_0"]["kernel"]
+    assert kernel.shape == (256, 3136)
     assert_std(kernel, np.sqrt(2 / (3136 + 256)))
 
 
@@ -178,8 +180,8 @@ def test_atari_normalises_before_the_dense_layer(atari):
     flat = np.maximum(layers["Conv_2"]["__call__"][0], 0).reshape(-1)
     scaled = (flat - flat.min()) / (flat.max() - flat.min())
     assert (scaled.min(), scaled.max()) == (0.0, 1.0)
-    dense = variables["params"]["Dense_0"]
-    np.testing.assert_allclose(out, np.maximum(scaled @ dense["kernel"] + dense["bias"], 0), atol=1e-4)
+    dense = variables["params"]["TransposedDense_0"]
+    np.testing.assert_allclose(out, np.maximum(dense["kernel"] @ scaled + dense["bias"], 0), atol=1e-4)
 
 
 def test_atari_survives_a_constant_image(atari):

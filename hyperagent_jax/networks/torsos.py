@@ -66,6 +66,20 @@ class OneHotMlp(nn.Module):
         return x
 
 
+class TransposedDense(nn.Module):
+    """`nn.Dense` for one vector, with its kernel as [features, inputs].
+
+    In this order the kernel's second derivatives, which a gradient penalty takes, come out as they are stored.
+    """
+
+    features: int
+
+    @nn.compact
+    def __call__(self, x: types.Array) -> types.Array:
+        kernel = self.param("kernel", xavier_normal, (self.features, x.shape[0]))
+        return kernel @ x + self.param("bias", nn.initializers.zeros, (self.features,))
+
+
 class AtariConv(nn.Module):
     """The convolutional network of DQN on [height, width, channels] pixels in 0..255.
 
@@ -83,7 +97,7 @@ class AtariConv(nn.Module):
                 channels, (kernel, kernel), (stride, stride), padding="VALID", kernel_init=xavier_normal
             )(x)
             x = nn.relu(x)
-        return nn.relu(nn.Dense(self.dense, kernel_init=xavier_normal)(min_max_normalize(x.reshape(-1))))
+        return nn.relu(TransposedDense(self.dense)(min_max_normalize(x.reshape(-1))))
 
 
 def min_max_normalize(x: types.Array) -> types.Array:
