@@ -113,8 +113,8 @@ def make_learner(
         def penalized_gradient(online):
             # With g the gradient of the mean value and H its Hessian, the gradient of |g|^2 is 2 H g, and H v is
             # how g moves along v. A pass back is linear in what it starts from, so its derivative at (parameters,
-            # mean value) in the direction (v, loss) is H v plus the gradient of the loss. One forward derivative of
-            # one pass back thus gives everything, where two passes back take four times as long.
+            # mean value) in the direction (v, loss) is H v plus the gradient of the loss. One forward derivative
+            # of one pass back thus gives everything, where two passes back take four times as long.
             def loss_and_value(online):
                 each, values = over_transitions(loss.apply_with_value, online)
                 value = with_regularizer(each, online)
