@@ -113,12 +113,12 @@ def test_every_field_over_several_wrap_arounds(n_step, priority_fraction):
             continue
         expected = model.transitions()
         assert replay.added == len(expected)
-        batch, slots = replay.sample(rng.integers(0, 2**32, 200, dtype=np.uint32))
+        batch, numbers = replay.sample(rng.integers(0, 2**32, 200, dtype=np.uint32))
         keys = check(batch, expected)
         drawn.update(keys)
         assert batch.replay_size == replay.size
         if priority_fraction:
-            replay.update(slots, np.arange(200.0))
+            replay.update(numbers, np.arange(200.0))
         # Those that can be drawn are recent and make up the size; 60 or a few less, for rows without transitions.
         uniform = set(keys[-50:])
         assert len(uniform) > 10 and max(row for _, row in keys) >= count - n_step
@@ -202,11 +202,11 @@ def test_prefetched_batches_are_those_of_sample(priority_fraction):
         for x in bits:
             one.prefetch(x)
         batches = [(one.take(), other.sample(x)) for x in bits]
-        for (ahead, slots), (now, expected) in batches:
-            np.testing.assert_array_equal(slots, expected)
+        for (ahead, numbers), (now, expected) in batches:
+            np.testing.assert_array_equal(numbers, expected)
             for a, b in zip(ahead.transitions, now.transitions, strict=True):
                 np.testing.assert_array_equal(a, b)
-            one.update(slots, np.arange(16.0))
+            one.update(numbers, np.arange(16.0))
             other.update(expected, np.arange(16.0))
     one.close()
 
@@ -219,9 +219,9 @@ def test_rows_wait_for_a_batch_that_is_being_gathered(monkeypatch):
     expected = model.transitions()
     begin, gather = threading.Event(), replay._gather
 
-    def slow_gather(slots):
+    def slow_gather(numbers):
         begin.wait(0.3)
-        return gather(slots)
+        return gather(numbers)
 
     monkeypatch.setattr(replay, "_gather", slow_gather)
     replay.prefetch(np.arange(30, dtype=np.uint32))
@@ -237,19 +237,23 @@ def test_priorities_decide_what_is_drawn():
     for _ in range(50):
         next(steps)
     oldest = replay.added - replay.size
-    slots = np.arange(oldest, replay.added) % 30
     errors = np.arange(1.0, 31.0)
-    replay.update(slots, errors**2)
+    replay.update(np.arange(oldest, replay.added), errors**2)
     batch, _ = replay.sample(np.random.default_rng(0).integers(0, 2**32, 46_500, dtype=np.uint32))
     numbers, counts = np.unique(batch.transitions.z_t[:, 0], return_counts=True)
     np.testing.assert_array_equal(numbers, 1000 + np.arange(oldest, oldest + 30))
     np.testing.assert_allclose(counts, 100 * errors, atol=2)
-    # What is given up is not drawn any more, and late news about it are ignored.
+    # What is given up is not drawn any more, and late news about it do not go to what has its place now.
     for _ in range(10):
         next(steps)
-    replay.update(slots[:10], np.full(10, 1e6))
-    batch, _ = replay.sample(np.random.default_rng(1).integers(0, 2**32, 5_000, dtype=np.uint32))
-    assert batch.transitions.z_t[:, 0].min() >= 1000 + oldest + 10
+    newest = replay._newest_priority[0]
+    replay._weights.weights[:] = np.where(replay._weights.weights > 0, 1.0, 0.0)
+    replay._weights.refresh()
+    replay.update(np.arange(oldest, oldest + 10), np.full(10, newest**2))
+    batch, _ = replay.sample(np.random.default_rng(1).integers(0, 2**32, 30_000, dtype=np.uint32))
+    numbers, counts = np.unique(batch.transitions.z_t[:, 0], return_counts=True)
+    np.testing.assert_array_equal(numbers, 1000 + np.arange(oldest + 10, oldest + 40))
+    np.testing.assert_allclose(counts, 1_000, atol=2)
 
 
 def test_saved_and_restored_is_the_same():
@@ -257,7 +261,7 @@ def test_saved_and_restored_is_the_same():
         for num_steps in (12, 130):
             replay = make_replay(priority_fraction=priority_fraction)
             list(run(replay, num_steps))
-            replay.update(np.arange(5), np.arange(5.0))
+            replay.update(np.arange(replay.added - 5, replay.added), np.arange(5.0))
             other = make_replay(priority_fraction=priority_fraction)
             other.set_progress(replay.progress())
             for name, value in replay.state().items():

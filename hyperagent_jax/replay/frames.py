@@ -239,7 +239,7 @@ class FrameReplay:
         return np.random.default_rng((seed, number)).integers(0, 2**32, batch_size, dtype=np.uint32)
 
     def sample(self, bits: np.ndarray) -> tuple[types.Batch, np.ndarray]:
-        """Draws a batch with replacement, and where its transitions are."""
+        """Draws a batch with replacement; also the numbers of its transitions, in the order they were added."""
         return self._gather(self._choose(bits))
 
     def prefetch(self, bits: np.ndarray) -> None:
@@ -259,33 +259,32 @@ class FrameReplay:
     def _choose(self, bits):
         if not self.size:
             raise ValueError("the replay is empty")
-        settings = self.settings
-        return ring.choose_slots(
+        settings, oldest = self.settings, int(self._counts[1])
+        slots = ring.choose_slots(
             bits, self.added, np.int64(self.size), settings.capacity,
             lambda quantiles: self._weights.find(quantiles),
             recent_fraction=settings.recent_fraction, priority_fraction=settings.priority_fraction,
-            oldest=int(self._counts[1]), xp=np,
+            oldest=oldest, xp=np,
         ).astype(np.int64)
+        return oldest + (slots - oldest) % settings.capacity
 
-    def _gather(self, slots):
-        starts = self._starts[slots]
+    def _gather(self, numbers):
+        starts = self._starts[numbers % self.settings.capacity]
         ends = starts + self._lengths[starts].astype(np.int64) * self.settings.num_envs
         ends %= self.settings.num_rows * self.settings.num_envs
         transitions = types.Transition(
             self._stacks(starts), self._actions[starts], self._returns[starts], self._discounts[starts],
             self._stacks(ends), self._perturbations[starts],
         )
-        return types.Batch(transitions, np.int32(self.size), self._priors[starts], self._priors[ends]), slots
+        return types.Batch(transitions, np.int32(self.size), self._priors[starts], self._priors[ends]), numbers
 
-    def update(self, slots: np.ndarray, losses: np.ndarray) -> None:
-        """Makes the losses [n] of the transitions at `slots` their priorities."""
+    def update(self, numbers: np.ndarray, losses: np.ndarray) -> None:
+        """Makes the losses [n] of the transitions with these numbers their priorities."""
         if self._weights is None:
             return
         errors, newest = ring.new_priorities(np.asarray(losses), self._newest_priority[0], xp=np)
-        oldest = int(self._counts[1])
-        # A transition that was given up since it was drawn has none.
-        there = (slots - oldest) % self.settings.capacity < self.size
-        self._weights.set(slots[there], errors[there])
+        there = numbers >= self._counts[1]  # others were given up since they were drawn
+        self._weights.set(numbers[there] % self.settings.capacity, errors[there])
         self._newest_priority[0] = newest
 
     def state(self) -> dict[str, Any]:

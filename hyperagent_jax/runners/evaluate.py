@@ -8,20 +8,29 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from hyperagent_jax import actor as actor_lib
 from hyperagent_jax import types
 from hyperagent_jax.agents import base as agents_base
 from hyperagent_jax.environments import base as environments_base
 
 
-def _make_act(agent: agents_base.Agent) -> Callable[..., tuple[types.Array, types.Array]]:
-    """Makes act(variables, observation, indices, is_first, key) -> (indices, action)."""
+def make_act(agent: agents_base.Agent, epsilon: float = 0.0) -> Callable[..., tuple[types.Array, types.Array]]:
+    """Makes act(variables, observation, indices, is_first, key) -> (indices, action).
+
+    Args:
+        agent: the agent.
+        epsilon: chance of a random action.
+    """
     actor, network = agent.evaluation_actor, agent.network
 
     def act(variables, observation, indices, is_first, key):
         noise = actor.draw(key)
         indices = actor.next_indices(indices, is_first, noise)
         values = jax.vmap(network.apply, (None, None, 0))(variables, observation, indices)
-        return indices, actor.select(values, noise)
+        greedy = actor.select(values, noise)
+        if not epsilon:
+            return indices, greedy
+        return indices, jnp.where(noise.explore < epsilon, actor_lib.random_action(noise), greedy)
 
     return act
 
@@ -44,7 +53,7 @@ def make_evaluator(
         num_episodes: number of episodes, run side by side.
         max_steps: episodes are cut after this many steps.
     """
-    actor, act = agent.evaluation_actor, _make_act(agent)
+    actor, act = agent.evaluation_actor, make_act(agent)
 
     def evaluate(variables, environment_state, key):
         keys = jax.random.split(key, num_episodes)
@@ -87,7 +96,7 @@ def make_player(
         agent: the agent.
         observe: turns the environment's observations into those that the agent was made for.
     """
-    act = jax.jit(_make_act(agent))
+    act = jax.jit(make_act(agent))
 
     def play(variables, environment, num_episodes, key):
         returns = np.zeros(num_episodes)

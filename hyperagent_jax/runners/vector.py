@@ -23,6 +23,7 @@ from hyperagent_jax import types
 from hyperagent_jax.agents import base as agents_base
 from hyperagent_jax.environments import base as environments_base
 from hyperagent_jax.replay import frames as frames_lib
+from hyperagent_jax.runners import evaluate as evaluate_lib
 
 
 def replay_settings(
@@ -161,16 +162,16 @@ class VectorRunner:
     def _learn(self) -> None:
         for _ in range(self._due(self.interactions) - self.updates):
             if self._chosen:
-                batch, slots = self.replay.take()
+                batch, numbers = self.replay.take()
                 self._chosen -= 1
             elif self.replay.size:
-                batch, slots = self.replay.sample(self._bits(self.updates))
+                batch, numbers = self.replay.sample(self._bits(self.updates))
             else:
                 return  # no transition is complete yet
             self.learner, self._loss, losses = self._update(self.learner, self._loss, self._key, batch)
             self.updates += 1
             if self.agent.config.priority_fraction:
-                self._priorities.append((slots, losses))
+                self._priorities.append((numbers, losses))
 
     def _bits(self, number: int) -> np.ndarray:
         return self.replay.draw(self._seed, number, self.agent.config.batch_size)
@@ -183,8 +184,8 @@ class VectorRunner:
                 self._chosen += 1
 
     def _apply_priorities(self) -> None:
-        for slots, losses in self._priorities:
-            self.replay.update(slots, np.asarray(losses))
+        for numbers, losses in self._priorities:
+            self.replay.update(numbers, np.asarray(losses))
         self._priorities.clear()
 
     def _account(self) -> None:
@@ -219,12 +220,12 @@ class VectorRunner:
     def tree(self) -> dict[str, Any]:
         """The arrays to save; those of the replay are its own and can be filled in place."""
         batch_size = self.agent.config.batch_size
-        slots = np.array([slots for slots, _ in self._priorities], np.int64).reshape(-1, batch_size)
+        numbers = np.array([numbers for numbers, _ in self._priorities], np.int64).reshape(-1, batch_size)
         losses = np.array([losses for _, losses in self._priorities], np.float32).reshape(-1, batch_size)
         return {
             "learner": self.learner, "indices": self._indices, "loss": self._loss, "replay": self.replay.state(),
             "log": np.frombuffer(bytes(self._log), np.uint8).reshape(-1, self.environment.num_envs),
-            "step": self._step._asdict(), "slots": slots, "losses": losses,
+            "step": self._step._asdict(), "numbers": numbers, "losses": losses,
         }
 
     @property
@@ -254,7 +255,7 @@ class VectorRunner:
         like = {
             **self.tree(),
             "log": np.zeros((facts["log"], self.environment.num_envs), np.uint8),
-            "slots": np.zeros((facts["pending"], batch_size), np.int64),
+            "numbers": np.zeros((facts["pending"], batch_size), np.int64),
             "losses": np.zeros((facts["pending"], batch_size), np.float32),
             "step": {name: np.empty_like(array) for name, array in self._step._asdict().items()},
         }
@@ -281,7 +282,7 @@ class VectorRunner:
             self._choose_batches(self.interactions)
         else:
             self._game_scores[:] = 0.0
-        self._priorities = [(slots, losses) for slots, losses in zip(tree["slots"], tree["losses"], strict=True)]
+        self._priorities = list(zip(tree["numbers"], tree["losses"], strict=True))
         return True
 
     def close(self) -> None:
@@ -300,17 +301,13 @@ def make_evaluator(agent: agents_base.Agent, epsilon: float = 0.0):
         agent: the agent.
         epsilon: chance of a random action.
     """
-    actor = agent.evaluation_actor
+    act_once = evaluate_lib.make_act(agent, epsilon)
 
     @jax.jit
     def act(variables, indices, stacks, is_first, key, number):
-        observations = _frames_last(stacks)
-        noise = jax.vmap(actor.draw)(jax.random.split(jax.random.fold_in(key, number), len(is_first)))
-        indices = jax.vmap(actor.next_indices)(indices, is_first, noise)
-        apply = jax.vmap(jax.vmap(agent.network.apply, (None, None, 0)), (None, 0, 0))
-        greedy = jax.vmap(actor.select)(apply(variables, observations, indices), noise)
-        is_random = noise.explore < epsilon
-        return indices, jnp.where(is_random, jax.vmap(actor_lib.random_action)(noise), greedy)
+        keys = jax.random.split(jax.random.fold_in(key, number), len(is_first))
+        over_environments = jax.vmap(act_once, (None, 0, 0, 0, 0))
+        return over_environments(variables, _frames_last(stacks), indices, is_first, keys)
 
     def evaluate(
         variables, environment, num_episodes, key, should_stop=lambda: False, on_step=lambda actions: None
@@ -320,7 +317,7 @@ def make_evaluator(agent: agents_base.Agent, epsilon: float = 0.0):
         scores: list[list[float]] = [[] for _ in range(num_envs)]
         running = np.zeros(num_envs)
         key = prng.hash_key(types.fold_in_tag(key, "evaluation"))
-        indices = jax.vmap(lambda k: actor.draw(k).indices)(jax.random.split(key, num_envs))
+        indices = jax.vmap(lambda k: agent.evaluation_actor.draw(k).indices)(jax.random.split(key, num_envs))
         step, number = environment.reset(), 0
         while any(len(own) < want for own, want in zip(scores, wanted, strict=True)):
             if should_stop():
