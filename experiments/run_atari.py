@@ -33,8 +33,8 @@ _CONFIGS = {preset: presets.configs(preset) for preset in presets.PRESETS}
 _PROTOCOL = {"protocol": atari.Protocol}
 flags.DEFINE_string("game", "Pong", f"The game, several with commas, or {' or '.join(games.GAME_SETS)}.")
 flags.DEFINE_string("agent", "hyperagent", f"The agent: {', '.join(_CONFIGS['paper'])}.")
-flags.DEFINE_enum("preset", "paper", presets.PRESETS, "Settings of the paper, or of its released code: another "
-                  "learning rate and regulariser, and a gradient penalty.")
+flags.DEFINE_enum("preset", "paper", presets.PRESETS, "Settings of the paper, or of its released code, which has "
+                  f"{presets.differences('paper', 'released')} instead.")
 flags.DEFINE_integer("seed", 0, "First seed.", lower_bound=0, upper_bound=types.MAX_SEED)
 flags.DEFINE_integer("num_seeds", 1, "Number of seeds: seed, seed + 1, ...", lower_bound=1)
 flags.DEFINE_string("logdir", None, "Folder of the results; default: logs/atari_<game>_<agent>.")

@@ -50,6 +50,13 @@ def test_presets_are_the_tables():
         agents.make_agent("ddqn", atari.configs("paper")["ddqn"](hidden_sizes=(64, 64)), PIXELS)
 
 
+def test_differences_of_presets():
+    assert atari.differences("paper", "paper") == ""
+    assert atari.differences("paper", "released") == (
+        "learning_rate=0.0001, prior_regularization=0.0, head_regularization=0.01, gradient_penalty=0.01"
+    )
+
+
 def test_released_preset_updates_the_convolutions():
     """Its loss is the paper preset's plus the gradient penalty and the other regulariser, both positive."""
     agent, state = make_state("hyperagent", "released")

@@ -35,3 +35,10 @@ def configs(preset: str) -> dict[str, type]:
         return made
 
     return {name: with_defaults(name) for name in _AGENTS}
+
+
+def differences(preset: str, other: str) -> str:
+    """What `other` changes of `preset`, as flags would."""
+    ours, theirs = (configs(name)["hyperagent"]() for name in (preset, other))
+    changed = {field.name: getattr(theirs, field.name) for field in dataclasses.fields(ours)}
+    return ", ".join(f"{name}={value}" for name, value in changed.items() if value != getattr(ours, name))
