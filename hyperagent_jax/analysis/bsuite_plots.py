@@ -211,7 +211,8 @@ def curves(
             axis.set_title(name, fontsize=8.5 if narrow else 10.5)
             axis.tick_params(labelsize=6.5 if narrow else 8)
             axis.yaxis.set_major_locator(matplotlib.ticker.MaxNLocator(4))
-        figure.supxlabel("episode", fontsize=9 if narrow else 11)
+        for axis in axes.flat[max(0, len(experiments) - columns) : len(experiments)]:  # the lowest of each column
+            axis.set_xlabel("episode", fontsize=8 if narrow else 10)
         figure.supylabel("return per episode", fontsize=9 if narrow else 11)
         handles = [matplotlib.lines.Line2D([], [], color=colours[label], label=label) for label in lines]
         style.legend_of(figure, handles, narrow=narrow)
