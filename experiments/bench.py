@@ -209,7 +209,7 @@ def main_with_own_cache() -> int:
     """`main` with an empty compilation cache, so that the first compilation is a first one."""
     with tempfile.TemporaryDirectory() as cache:
         jax.config.update("jax_compilation_cache_dir", cache)
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+        common.use_compilation_cache()
         return main()
 
 

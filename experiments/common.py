@@ -51,7 +51,7 @@ def use_compilation_cache() -> None:
     folder = pathlib.Path(cache) / "hyperagent_jax"
     if jax.config.jax_compilation_cache_dir is None:
         jax.config.update("jax_compilation_cache_dir", str(folder))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 
 
 def run_task(task: deep_sea.Task, report, should_stop) -> None:

@@ -14,7 +14,7 @@ _own_cache = None
 if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     _own_cache = tempfile.mkdtemp(prefix="hyperagent_jax_tests_")
     os.environ["JAX_COMPILATION_CACHE_DIR"] = _own_cache
-    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.2"
+    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 
 
 def pytest_unconfigure(config):
