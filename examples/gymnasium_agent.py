@@ -25,7 +25,7 @@ def main(env: str = "CartPole-v1", agent: str = "hyperagent", steps: int = 20_00
         metrics = run.run(-(-steps // 10))
         average = float(metrics.returns) / metrics.episodes if metrics.episodes else float("nan")
         print(f"{run.agent.steps:>8,} steps: {metrics.episodes:>5} episodes, mean return {average:.1f}")
-    variables = made.learner.variables(run.agent.state.learner)  # all that acting needs; a pytree to keep
+    variables = run.agent.variables()  # a pytree with all that acting needs, to keep or to save
     returns = evaluate.make_player(made)(variables, make_environment(), 10, play_key)
     print(f"without learning: mean return {returns.mean():.1f} over {len(returns)} episodes")
     return float(returns.mean())

@@ -38,18 +38,23 @@ def make_lock(length: int) -> base.Environment:
 
 
 def main(length: int = 20, seeds: int = 4, steps: int = 20_000) -> np.ndarray:
-    """Trains `seeds` agents side by side; returns how often each opened the lock in its last tenth."""
+    """Trains `seeds` agents for `steps` steps, rounded up to tens, side by side.
+
+    Returns:
+        How often each opened the lock in its last tenth.
+    """
     environment = make_lock(length)
     agent = agents.make_agent("hyperagent", agents.CONFIGS["hyperagent"](replay_capacity=steps), environment.spec)
     runner = scan.make_runner(agent, environment)
     keys = jax.random.split(jax.random.key(0), seeds)
     states = jax.jit(jax.vmap(runner.init, (0, None)))(keys, jnp.zeros((), jnp.int32))
     run = jax.jit(runner.run, donate_argnums=0)
+    tenth = -(-steps // 10)
     for k in range(10):
-        states, metrics = run(states, k * steps // 10, steps // 10)
+        states, metrics = run(states, k * tenth, tenth)
         opened = np.asarray(metrics.returns / metrics.episodes)
         shares = " ".join(f"{share:4.0%}" for share in opened)
-        print(f"{(k + 1) * steps // 10:>8,} steps: episodes that opened it, by agent: {shares}")
+        print(f"{(k + 1) * tenth:>8,} steps: episodes that opened it, by agent: {shares}")
     return opened
 
 

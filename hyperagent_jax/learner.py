@@ -34,8 +34,9 @@ class Learner(NamedTuple):
     Attributes:
         init: maps a key to a LearnerState.
         step: maps (state, batch, key) to (state, metrics): the `losses` of the transitions [B], which
-            prioritised replays want, and the `loss`, their mean plus any regulariser.
-        variables: maps a state to the network's Variables.
+            prioritised replays want, and the `loss`, their mean plus any regulariser and penalty.
+        variables: maps a state to the network's Variables. Outside jit these are the state's own arrays: copy them
+            before a step that donates the state.
         values: maps (state, observation, indices [n, M]) to Q-values [n, num_actions]; takes the prior's belief
             as a fourth argument if it is known.
         draw: maps (key, batch_size) to the random numbers of one step.
@@ -55,7 +56,7 @@ class Learner(NamedTuple):
 def make_learner(
     network: epistemic.EpistemicNetwork,
     loss: losses.Loss,
-    optimizer: optax.GradientTransformation | optimizers.LazyAdam,
+    optimizer: optax.GradientTransformation | optimizers.Adam,
     *,
     target_period: int = 4,
 ) -> Learner:
@@ -64,7 +65,7 @@ def make_learner(
     Args:
         network: the network to train.
         loss: loss of one transition.
-        optimizer: any optax optimiser, or `LazyAdam` for networks on integer states.
+        optimizer: any optax optimiser, `optimizers.Adam`, or `LazyAdam` for networks on integer states.
         target_period: the target parameters become a copy of the online ones before every update
             whose number is a multiple of this.
 
@@ -74,13 +75,16 @@ def make_learner(
     if target_period < 1:
         raise ValueError(f"target_period must be at least 1, got {target_period}")
     if isinstance(optimizer, optimizers.LazyAdam):
-        if not loss.is_sum_over_transitions:
+        if not loss.has_local_gradient:
             raise ValueError(
-                "LazyAdam leaves rows without data alone, which a regulariser or a penalty does not: use Adam"
+                "LazyAdam moves the rows at a batch's o_tm1 alone, which a regulariser, a penalty or a loss with "
+                "gradients at o_t does not: use Adam"
             )
         params_like = jax.eval_shape(lambda: network.init(jax.random.key(0)).params)
         store = parameters.lazy_store(optimizer, target_period, params_like)
     else:
+        if isinstance(optimizer, optimizers.Adam):
+            optimizer = optimizer.transformation()
         store = parameters.dense_store(optimizer, target_period)
 
     def init(key):

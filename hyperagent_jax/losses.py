@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import rlax
 
 from hyperagent_jax import types
@@ -39,6 +40,7 @@ class Loss(NamedTuple):
         apply_with_value: like `apply`, but to (loss, Q-value of the action taken, its mean over the indices of the
             loss); what a gradient penalty needs.
         gradient_penalty: factor of the squared norm of the gradient of the batch's mean of those values.
+        is_semi_gradient: whether the online network has a gradient at o_tm1 only, the target being held fixed.
     """
 
     draw: Callable[[types.PRNGKey, int], LossNoise]
@@ -46,11 +48,12 @@ class Loss(NamedTuple):
     regularizer: Callable[[types.Params, types.Array], types.Array] | None = None
     apply_with_value: Callable[..., tuple[types.Array, types.Array]] | None = None
     gradient_penalty: float = 0.0
+    is_semi_gradient: bool = False
 
     @property
-    def is_sum_over_transitions(self) -> bool:
-        """Whether a parameter that no transition of a batch depends on gets no gradient, nor adds to any."""
-        return self.regularizer is None and not self.gradient_penalty
+    def has_local_gradient(self) -> bool:
+        """Whether a parameter that is used at no o_tm1 of a batch gets no gradient, nor adds to any."""
+        return self.is_semi_gradient and self.regularizer is None and not self.gradient_penalty
 
 
 def td_error(
@@ -136,6 +139,11 @@ def make_td_loss(
     if kind == "exact" and not network.index.is_isotropic:
         raise ValueError("the exact loss needs an index with zero mean and isotropic second moment, not "
                          f"{network.index.name!r}: use loss=sampled")
+    if masked and (support is None or np.min(support) < 0):
+        raise ValueError(f"masks must not be negative, as those of the index {network.index.name!r} can be: use "
+                         "perturbation=noise, or an index on coordinates")
+    if min(num_indices, num_ois) < 1:
+        raise ValueError(f"num_indices and num_ois must be at least 1, got {num_indices} and {num_ois}")
     if target_index in ("dependent", "all") and num_ois > 1:
         raise ValueError(f"target_index={target_index} leaves no choice of target indices: use num_ois=1")
 
@@ -151,6 +159,10 @@ def make_td_loss(
 
     def apply_with_value(params, target_params, transition, prior_tm1, prior_t, noise):
         t = transition
+        shape = None if t.z_t is None else jnp.shape(t.z_t)
+        if (sigma or masked) and shape != (network.index.dim,):
+            raise ValueError("the perturbation z_t of one transition must have the index's shape "
+                             f"({network.index.dim},), got {shape}")
         online = jax.lax.stop_gradient(params)
         belief_tm1 = network.posterior(params, t.o_tm1, prior_tm1)
         target_belief_t = network.posterior(target_params, t.o_t, prior_t)
@@ -167,7 +179,7 @@ def make_td_loss(
 
         if kind == "exact":
             mean_error = error(mean, t.r_t, noise.target_indices)
-            spread = sigma * t.z_t - coefficients
+            spread = (sigma * t.z_t if sigma else 0.0) - coefficients
             return mean_error**2 + network.index.second_moment * jnp.sum(spread**2), mean
 
         def loss_at(index):
@@ -176,10 +188,10 @@ def make_td_loss(
             else:
                 q_tm1 = network.value(params, belief_tm1, index)[t.a_tm1]
             targets = {"dependent": index[None], "all": support}.get(target_index, noise.target_indices)
-            xi_z = jnp.dot(index, t.z_t)
             if masked:
-                return xi_z * error(q_tm1, t.r_t, targets) ** 2, q_tm1
-            return error(q_tm1, t.r_t + sigma * xi_z, targets) ** 2, q_tm1
+                return jnp.dot(index, t.z_t) * error(q_tm1, t.r_t, targets) ** 2, q_tm1
+            noise_t = sigma * jnp.dot(index, t.z_t) if sigma else 0.0
+            return error(q_tm1, t.r_t + noise_t, targets) ** 2, q_tm1
 
         each, values = jax.vmap(loss_at)(noise.indices if kind == "sampled" else support)
         return jnp.mean(each), jnp.mean(values)
@@ -187,7 +199,7 @@ def make_td_loss(
     def apply(*arguments):
         return apply_with_value(*arguments)[0]
 
-    return Loss(draw, apply, apply_with_value=apply_with_value)
+    return Loss(draw, apply, apply_with_value=apply_with_value, is_semi_gradient=True)
 
 
 def _with_regularizer(loss: Loss, term: Callable[[types.Params], types.Array], beta: float) -> Loss:
@@ -197,6 +209,8 @@ def _with_regularizer(loss: Loss, term: Callable[[types.Params], types.Array], b
     others = loss.regularizer
 
     def regularizer(params, replay_size):
+        if replay_size is None:
+            raise ValueError("a regulariser needs the batch's replay_size: how many transitions the replay holds")
         value = beta * term(params) / jnp.maximum(replay_size, 1)
         return value if others is None else value + others(params, replay_size)
 
@@ -226,4 +240,6 @@ def with_head_regularization(loss: Loss, network: epistemic.EpistemicNetwork, be
 
 def with_gradient_penalty(loss: Loss, factor: float) -> Loss:
     """Adds factor times the squared norm of the gradient of the batch's mean Q-value (released code, Atari)."""
+    if factor and loss.apply_with_value is None:
+        raise ValueError("a gradient penalty needs a loss with apply_with_value")
     return loss._replace(gradient_penalty=factor)

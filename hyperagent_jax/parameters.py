@@ -72,7 +72,8 @@ def dense_store(optimizer: optax.GradientTransformation, target_period: int) -> 
     """Keeps whole parameters; every `target_period` updates the target becomes a copy, before the update."""
 
     def init(params):
-        return DenseParameters(params, params, optimizer.init(params))
+        # A copy, or the same arrays would be there twice, and such a state cannot be donated.
+        return DenseParameters(params, jax.tree.map(jnp.copy, params), optimizer.init(params))
 
     def read(store, transitions, count):
         target = _choose(count % target_period == 0, store.online, store.target)
@@ -204,7 +205,7 @@ def lazy_store(adam: optimizers.LazyAdam, target_period: int, params_like: types
         # A state may occur more than once in a batch: every occurrence gets the whole gradient of its
         # row, so that all of them write the same thing.
         same = (states[:, None] == states[None, :]).astype(jnp.float32)
-        row_gradient = same @ row_gradient[:, 0]
+        row_gradient = jnp.matmul(same, row_gradient[:, 0], precision=jax.lax.Precision.HIGHEST)
         squared_norm = optax.tree.norm(rest_gradient, squared=True) + jnp.sum(
             jnp.sum(row_gradient**2, axis=1) / jnp.sum(same, axis=1)
         )

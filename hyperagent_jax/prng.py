@@ -46,5 +46,8 @@ _HASH = jex_random.define_prng_impl(
 
 
 def hash_key(key: types.PRNGKey) -> types.PRNGKey:
-    """Turns a default (threefry) key into one with cheap bits."""
-    return jax.random.wrap_key_data(jax.random.key_data(key), impl=_HASH)
+    """Turns a key into one with cheap bits."""
+    data = jax.random.key_data(key)
+    if data.shape[-1] != 2:  # not threefry's
+        data = jax.random.bits(key, (2,), jnp.uint32)
+    return jax.random.wrap_key_data(data, impl=_HASH)

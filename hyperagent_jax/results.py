@@ -127,6 +127,8 @@ class RunDirectory:
             overwrite: delete results that are there.
             extensible: parts of the identity, dicts themselves, that may gain entries when a run is resumed.
             notes: what else config.json tells; when a run is resumed the new ones replace the old.
+
+        A run that is resumed elsewhere, or by another version, has a list of where under "resumed".
         """
         self.path = pathlib.Path(path)
         self._config = self.path / "config.json"
@@ -155,8 +157,13 @@ class RunDirectory:
                 )
             else:
                 record = self._resumed(record, extensible)
+        origin = provenance()
         if not self._config.exists():
-            record.update(provenance())
+            record.update(origin)
+        else:
+            filed = [record, *record.get("resumed", [])][-1]
+            if any(filed.get(part) != origin[part] for part in ("commit", "versions", "machine")):
+                record["resumed"] = [*record.get("resumed", []), origin]
         unfinished = self._config.with_suffix(".unfinished")
         unfinished.write_text(json.dumps(record, indent=2) + "\n")
         os.replace(unfinished, self._config)

@@ -1,15 +1,19 @@
 """Tests of how agents are put together."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from hyperagent_jax import agents
 from hyperagent_jax import losses
 from hyperagent_jax import optimizers
 from hyperagent_jax import types
 from hyperagent_jax.agents import base
 from hyperagent_jax.agents import hyperagent
+from hyperagent_jax.networks import torsos
 
 STATES = types.EnvironmentSpec(num_actions=2, observation_shape=(), num_states=30)
 ARRAYS = types.EnvironmentSpec(num_actions=2, observation_shape=(3, 4))
@@ -17,7 +21,8 @@ ARRAYS = types.EnvironmentSpec(num_actions=2, observation_shape=(3, 4))
 
 def optimizer_for(num_states, regularizer=None, **settings):
     spec = STATES._replace(num_states=num_states)
-    return base.make_optimizer(base.Config(**settings), spec, losses.Loss(None, None, regularizer))
+    loss = losses.Loss(None, None, regularizer, is_semi_gradient=True)
+    return base.make_optimizer(base.Config(**settings), spec, loss)
 
 
 def test_auto_chooses_the_lazy_optimizer_where_it_applies():
@@ -33,6 +38,29 @@ def test_auto_chooses_the_lazy_optimizer_where_it_applies():
     ):
         assert not isinstance(chosen, optimizers.LazyAdam)
     assert isinstance(optimizer_for(2, optimizer="lazy_adam"), optimizers.LazyAdam)
+
+
+def test_auto_does_not_trust_a_loss_of_ones_own():
+    spec = STATES._replace(num_states=1024)
+    assert not isinstance(base.make_optimizer(base.Config(), spec, losses.Loss(None, None)), optimizers.LazyAdam)
+
+
+@pytest.mark.parametrize("make, message", [
+    (lambda: agents.make_agent("hypoagent", None, STATES), "unknown agent 'hypoagent'; choose one of hyperagent"),
+    (lambda: agents.make_agent("ddqn", hyperagent.Config(), STATES), "must be made by agents.CONFIGS['ddqn']"),
+    (lambda: hyperagent.Config(replay_capacity=1e5), "replay_capacity must be a whole number, got 100000.0"),
+    (lambda: hyperagent.Config(hidden_sizes=64), "hidden_sizes must be one or more positive widths, got 64"),
+    (lambda: losses.with_gradient_penalty(losses.Loss(None, None), 0.1), "needs a loss with apply_with_value"),
+])
+def test_misuse_is_one_clear_line(make, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        make()
+
+
+@pytest.mark.parametrize("side, torso", [(36, torsos.AtariConv(8)), (35, torsos.Mlp((8,)))])
+def test_small_images_are_flattened(side, torso):
+    made, example = base.make_torso((8,), types.EnvironmentSpec(2, (side, 40, 3)))
+    assert made == torso and made.init_with_output(jax.random.key(0), example)[0].shape == (8,)
 
 
 def test_optimizer_errors():

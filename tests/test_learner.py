@@ -1,6 +1,7 @@
 """Tests of the learner, of its parameter stores and of the lazy Adam."""
 
 import functools
+import re
 
 import jax
 import jax.numpy as jnp
@@ -40,7 +41,7 @@ def make_learner(optimizer="adam", target_period=4, table=True, beta=0.0, max_gr
     network = make_network(table)
     loss = losses.with_prior_regularization(losses.make_td_loss(network, sigma=0.1, **kwargs), beta)
     optimizer = {
-        "adam": optimizers.Adam(max_grad_norm=max_grad_norm).transformation(),
+        "adam": optimizers.Adam(max_grad_norm=max_grad_norm),
         "lazy_adam": optimizers.LazyAdam(max_grad_norm=max_grad_norm),
     }[optimizer]
     learner = learner_lib.make_learner(network, loss, optimizer, target_period=target_period)
@@ -206,9 +207,41 @@ def test_errors():
     with pytest.raises(ValueError, match="regulariser.*use Adam"):
         regularized = losses.with_prior_regularization(loss, 0.1)
         learner_lib.make_learner(network, regularized, optimizers.LazyAdam())
+    with pytest.raises(ValueError, match="gradients at o_t.*use Adam"):  # of a loss of one's own nothing is known
+        learner_lib.make_learner(network, losses.Loss(loss.draw, loss.apply), optimizers.LazyAdam())
     dense = epistemic.make_hyper_network(torsos.Mlp((4,)), 2, indices.sphere(DIM), jnp.zeros(3))
     with pytest.raises(ValueError, match="needs parameters named 'rows'"):
         learner_lib.make_learner(dense, losses.make_td_loss(dense), optimizers.LazyAdam())
+
+
+def test_what_a_batch_must_have():
+    network = make_network()
+    noisy = losses.make_td_loss(network, sigma=0.1)
+    batch = types.Batch(make_transitions(np.random.default_rng(0), BATCH_SIZE))
+    state = initial_state()
+
+    def step(loss, batch):
+        return learner_lib.make_learner(network, loss, optimizers.Adam()).step(state, batch, make_key(0))
+
+    for z_t, shape in ((np.zeros((BATCH_SIZE, 1)), "(1,)"), (np.zeros(BATCH_SIZE), "()"), (None, "None")):
+        with pytest.raises(ValueError, match=re.escape(f"must have the index's shape (3,), got {shape}")):
+            step(noisy, batch._replace(transitions=batch.transitions._replace(z_t=z_t)))
+    with pytest.raises(ValueError, match="needs the batch's replay_size"):
+        step(losses.with_prior_regularization(noisy, 0.1), batch)
+    # Without sigma there is no use for z.
+    plain = losses.make_td_loss(network)
+    given = step(plain, batch)[1]["losses"]
+    absent = step(plain, batch._replace(transitions=batch.transitions._replace(z_t=None)))[1]["losses"]
+    np.testing.assert_array_equal(given, absent)
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "lazy_adam"])
+def test_a_new_state_can_be_donated(optimizer):
+    learner = make_learner(optimizer)
+    batch = types.Batch(make_transitions(np.random.default_rng(0), BATCH_SIZE), jnp.array(1_000))
+    expected, _ = learner.step(learner.init(jax.random.key(0)), batch, make_key(0))
+    found, _ = jax.jit(learner.step, donate_argnums=0)(learner.init(jax.random.key(0)), batch, make_key(0))
+    assert max_difference(expected, found) == 0.0
 
 
 # The lazy Adam

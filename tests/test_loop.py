@@ -145,6 +145,57 @@ def test_a_transition_is_never_dropped(program):
         agent.update(after, 0, after)
 
 
+def test_an_episode_may_be_given_up(program):
+    """The next one begins with its own observation, index and return."""
+    agent = loop_lib.OnlineAgent(program, jax.random.key(0))
+    first, far = np.float32([0, 0]), np.float32([100, -100])
+    steps = [dm_env.restart(first), dm_env.transition(1.0, np.float32([1, 1]))]
+    action = agent.select_action(steps[0])
+    agent.update(steps[0], action, steps[1])
+    agent.select_action(steps[1])
+    action = agent.select_action(dm_env.restart(far))
+    assert agent.state.is_first and agent.state.episode_return == 0.0
+    agent.update(dm_env.restart(far), action, dm_env.termination(1.0, first))
+    agent.select_action(dm_env.restart(first))
+    np.testing.assert_array_equal(agent.state.replay.storage.o_tm1[:2], [first, far])
+
+
+def test_an_environment_may_use_one_array_for_all_observations(program):
+    class Reusing(Corridor):
+        def __init__(self, seed):
+            super().__init__(seed)
+            self._array = np.zeros(2, np.float32)
+
+        def _observation(self):
+            self._array[:] = super()._observation()
+            return self._array
+
+    first, second = _loop(program), loop_lib.Loop(program, lambda: Reusing(0), jax.random.key(1))
+    for loop in (first, second):
+        loop.run(60)
+    for expected, found in zip(_storage(first), _storage(second), strict=True):
+        np.testing.assert_array_equal(expected, found)
+
+
+def test_observations_have_one_type(program):
+    agent = loop_lib.OnlineAgent(program, jax.random.key(0))
+    step = dm_env.restart(np.zeros(2, np.int32))
+    agent.update(step, agent.select_action(step), dm_env.transition(0.0, np.float32([1.5, 0.25])))
+    with pytest.raises(ValueError, match="were int32 at first and now are float32: pass an `observe`"):
+        agent.select_action(dm_env.transition(0.0, np.float32([1.5, 0.25])))
+
+
+def test_variables_can_be_kept(program):
+    loop = _loop(program)
+    loop.run(30)
+    kept = loop.agent.variables()
+    before = jax.tree.map(np.array, kept)
+    loop.run(10)
+    now = loop.agent.variables()
+    assert jax.tree.all(jax.tree.map(np.array_equal, before, kept))
+    assert not jax.tree.all(jax.tree.map(np.array_equal, before, now))
+
+
 def test_runs_end_with_the_episode_asked_for(program):
     loop = _loop(program)
     loop.run(10_000, max_episodes=3)

@@ -60,6 +60,12 @@ def test_hyper_linear_equals_materialised_weights():
         np.testing.assert_allclose(values, phi @ weights, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("dim", [2, 4])
+def test_an_index_of_another_dimension_is_refused(dim):
+    with pytest.raises(ValueError, match=rf"index has the shape \(3,\), not \({dim},\)"):
+        epistemic.evaluate_coefficients(jnp.zeros((2, 4)), jnp.zeros(dim))
+
+
 def test_hyper_linear_has_one_kernel_and_no_bias():
     head = heads.HyperLinear(3, 4, heads.learnable_init("sphere", 1.0))
     params = jax.eval_shape(head.init, jax.random.key(0), jnp.zeros(7))["params"]

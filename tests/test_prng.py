@@ -126,6 +126,12 @@ def test_vmapped_equals_single(draw):
         np.testing.assert_array_equal(together[i], draw(keys[i]))
 
 
+def test_keys_of_other_generators():
+    keys = [jax.random.fold_in(jax.random.key(seed, impl="rbg"), 0) for seed in (0, 0, 1)]
+    draws = [np.asarray(jax.random.bits(prng.hash_key(key), (4,))) for key in keys]
+    assert np.array_equal(draws[0], draws[1]) and not np.any(draws[0] == draws[2])
+
+
 def test_children_are_those_of_threefry():
     key = jax.random.key(3)
     hashed = prng.hash_key(key)

@@ -153,6 +153,13 @@ def test_the_priority_of_new_items_forgets_old_errors():
     assert ring.add(state, make_item(1)).priorities.tree[0][0, 1] == state.priorities.newest
 
 
+def test_samples_do_not_depend_on_x64():
+    ring = ring_lib.make_ring(100, recent_fraction=0.5)
+    assert ring.draw(jax.random.key(0), 16).dtype == jnp.uint32
+    with jax.enable_x64(True):
+        assert ring.draw(jax.random.key(0), 16).dtype == jnp.uint32
+
+
 def test_fractions_must_leave_no_less_than_nothing():
     for recent, priority in ((0.6, 0.5), (-0.5, 0.5), (0.5, -0.5), (0.0, float("nan"))):
         with pytest.raises(ValueError, match=f"at least 0 and at most 1 together, got {recent} and {priority}"):

@@ -32,6 +32,20 @@ def test_config_records_where_results_come_from(tmp_path):
     assert record["versions"]["jax"] and record["commit"] and record["command"]
 
 
+def test_config_records_where_a_run_went_on(tmp_path, monkeypatch):
+    directory = _open(tmp_path)
+    directory.add("results", FIELDS, {"seed": 0, "score": 1})
+    directory.close()
+    first = results.provenance()
+    for commits, resumed in ((["a", "a", "b"], ["a", "b"]), (["b", "a"], ["a", "b", "a"])):
+        for commit in commits:
+            monkeypatch.setattr(results, "provenance", lambda commit=commit: {**first, "commit": commit})
+            _open(tmp_path, resume=True).close()
+        record = json.loads((tmp_path / "config.json").read_text())
+        assert record["commit"] == first["commit"]
+        assert [other["commit"] for other in record["resumed"]] == resumed
+
+
 def test_results_of_another_configuration_are_safe(tmp_path):
     directory = _open(tmp_path)
     directory.add("results", FIELDS, {"seed": 0, "score": 1})

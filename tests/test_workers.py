@@ -50,6 +50,13 @@ def test_every_task_reports_once(num_workers):
     assert sorted(seen) == [2, 4, 6]
 
 
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_signals_go_where_they_went_before(num_workers):
+    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    workers.run_tasks(_double, [1, 2], num_workers, lambda event: None)
+    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
+
+
 def test_no_tasks_is_fine():
     assert workers.run_tasks(_double, [], 2, lambda event: None)
 

@@ -30,4 +30,8 @@ CONFIGS: dict[str, type] = {name: module.Config for name, module in _MODULES.ite
 
 def make_agent(name: str, config: Any, spec: types.EnvironmentSpec) -> Agent:
     """Makes the agent of that name for an environment."""
+    if name not in CONFIGS:
+        raise ValueError(f"unknown agent {name!r}; choose one of {', '.join(CONFIGS)}")
+    if not isinstance(config, CONFIGS[name]):
+        raise ValueError(f"the config of {name} must be made by agents.CONFIGS[{name!r}], got {config!r}")
     return _MODULES[name].make_agent(config, spec)

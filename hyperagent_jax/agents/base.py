@@ -1,9 +1,10 @@
 """What every agent is made of."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 import dataclasses
 import functools
 import math
+import numbers
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -96,6 +97,10 @@ class Config:
     gradient_penalty: float = 0.0
 
     def __post_init__(self):
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if field.type is int and not isinstance(value, numbers.Integral):
+                raise ValueError(f"{field.name} must be a whole number, got {value!r}")
         self.require(1, "batch_size", "updates_per_step", "target_period", "replay_capacity", "n_step")
         self.require(0, "learning_rate", "max_grad_norm", "min_replay")
         self.require(0, "prior_regularization", "head_regularization", "gradient_penalty")
@@ -115,13 +120,13 @@ class Config:
     def require_widths(self, name: str) -> None:
         """Raises ValueError unless the named setting is one or more positive widths of layers."""
         widths = getattr(self, name)
-        if not widths or min(widths) < 1:
+        if not isinstance(widths, Sequence) or not widths or min(widths) < 1:
             raise ValueError(f"{name} must be one or more positive widths, got {widths}")
 
 
 def make_torso(hidden_sizes: tuple[int, ...], spec: types.EnvironmentSpec) -> tuple[nn.Module, types.Array]:
     """A torso with layers of these widths and an example of the observations it takes."""
-    if len(spec.observation_shape) == 3:  # pixels
+    if len(spec.observation_shape) == 3 and min(spec.observation_shape[:2]) >= torsos.AtariConv.SMALLEST_SIDE:
         if len(hidden_sizes) != 1:
             raise ValueError(f"hidden_sizes must be one width for pixels, got {hidden_sizes}")
         return torsos.AtariConv(hidden_sizes[0]), jnp.zeros(spec.observation_shape, jnp.uint8)
@@ -183,7 +188,7 @@ def make_optimizer(
     name = config.optimizer
     if name == "auto":
         many = spec.num_states is not None and spec.num_states >= 1024
-        name = "lazy_adam" if many and loss.is_sum_over_transitions and lazy_adam.is_accurate else "adam"
+        name = "lazy_adam" if many and loss.has_local_gradient and lazy_adam.is_accurate else "adam"
     if name == "adam":
         return adam.transformation()
     if name == "lazy_adam":

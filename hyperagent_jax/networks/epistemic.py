@@ -49,6 +49,9 @@ class EpistemicNetwork(NamedTuple):
 
 def evaluate_coefficients(coefficients: types.Array, index: types.Array) -> types.Array:
     """Q-values [num_actions] of linear coefficients [num_actions, M + 1] at an index [M]."""
+    if index.shape != (coefficients.shape[-1] - 1,):
+        expected = (coefficients.shape[-1] - 1,)
+        raise ValueError(f"the network's index has the shape {expected}, not {index.shape}")
     values = coefficients[:, -1]
     for i in range(index.shape[-1]):
         values += coefficients[:, i] * index[i]

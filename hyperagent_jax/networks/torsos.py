@@ -1,6 +1,7 @@
 """Feature networks phi_w, written for one observation."""
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -84,8 +85,10 @@ class AtariConv(nn.Module):
     """The convolutional network of DQN on [height, width, channels] pixels in 0..255.
 
     As in the released code the pixels enter unscaled and the flat convolution outputs are scaled to
-    [0, 1] per example before the dense layer.
+    [0, 1] per example before the dense layer. Height and width must be at least `SMALLEST_SIDE`.
     """
+
+    SMALLEST_SIDE: ClassVar[int] = 36
 
     dense: int = 256
 

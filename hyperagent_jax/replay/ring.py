@@ -42,7 +42,8 @@ class Ring(NamedTuple):
 
     Attributes:
         init: maps an example item to an empty RingState.
-        add: maps (state, item) to the state with that item, the oldest overwritten when full.
+        add: maps (state, item) to the state with that item, the oldest overwritten when full. Jit what calls it
+            and donate the state, or the whole storage is copied.
         draw: maps (key, batch_size) to the random bits of one sample.
         sample: maps (state, bits) to (items, slots): items with replacement, and where they are.
         update: maps (state, slots, losses) to the state whose items at these slots have these losses, which
@@ -157,7 +158,7 @@ def make_ring(capacity: int, *, recent_fraction: float = 0.0, priority_fraction:
         return RingState(storage, state.added + 1, priorities)
 
     def draw(key, batch_size):
-        return jax.random.bits(key, (batch_size,))
+        return jax.random.bits(key, (batch_size,), jnp.uint32)
 
     def sample(state, bits):
         slots = choose_slots(

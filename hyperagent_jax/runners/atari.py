@@ -16,6 +16,7 @@ from hyperagent_jax import errors
 from hyperagent_jax import results
 from hyperagent_jax import types
 from hyperagent_jax.environments import atari
+from hyperagent_jax.runners import core
 from hyperagent_jax.runners import vector
 
 RESULT_FIELDS = (
@@ -144,7 +145,7 @@ def num_bytes(task: Task) -> dict[str, int]:
         raise errors.UserError(str(error)) from error
     replay = settings.num_bytes()
     learner = jax.eval_shape(agent.learner.init, jax.random.key(0))
-    state = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(learner))
+    state = core.num_bytes(learner)
     return {"replay": replay, "learner": state, "total": replay + state}
 
 

@@ -16,7 +16,7 @@ from hyperagent_jax.runners import core as core_lib
 
 
 class Program(NamedTuple):
-    """An agent's dispatches, compiled when first called; many loops can share them.
+    """An agent's dispatches, all but `init` compiled when first called; many loops can share them.
 
     Attributes:
         agent: the agent.
@@ -54,6 +54,10 @@ def make_program(agent: agents_base.Agent) -> Program:
         return state._replace(indices=indices), jnp.where(is_greedy, action, core.act_randomly(noise))
 
     def proceed(state, totals, noises, step, place, action, timestep, next_observation, is_learning):
+        for observation in (timestep.observation, next_observation):
+            if observation.dtype != state.observation.dtype:
+                raise ValueError(f"observations were {state.observation.dtype} at first and now are "
+                                 f"{observation.dtype}: pass an `observe` that gives them one type")
         noise = jax.tree.map(lambda x: x[place], noises)
         state, metrics = core.observe(state, action, timestep, noise)
         state = state._replace(observation=next_observation)
@@ -63,7 +67,7 @@ def make_program(agent: agents_base.Agent) -> Program:
         return state, jax.tree.map(jnp.add, totals, metrics), next_action
 
     def init(key, observation):
-        return core.init(key, jnp.asarray(observation), None)
+        return core.init(key, jnp.array(observation), None)  # a copy: environments may use their array again
 
     proceed = jax.jit(proceed, donate_argnums=(0, 1), static_argnames="is_learning")
     return Program(agent, init, steps_per_draw, jax.jit(draw), jax.jit(begin), proceed)
@@ -117,6 +121,11 @@ class OnlineAgent:
         if self._noted is None:
             if self.state is None:
                 self.state = self._program.init(self._key, observation)
+            else:  # an episode that is not the one of the last `update`, or an action that is asked for again
+                self.state = self.state._replace(
+                    observation=jnp.array(observation), is_first=jnp.asarray(timestep.first()),
+                    episode_return=jnp.where(timestep.first(), 0.0, self.state.episode_return),
+                )
             self.state, action = self._program.begin(self.state, *self._random_numbers(self.steps))
         else:
             step = self.steps - 1
@@ -135,7 +144,7 @@ class OnlineAgent:
         self._noted = (
             np.int32(action),
             environments_base.TimeStep(
-                self._observe(new_timestep.observation),
+                np.array(self._observe(new_timestep.observation)),  # a copy, as in `make_program`
                 np.float32(new_timestep.reward),
                 np.float32(new_timestep.discount),
                 np.bool_(new_timestep.last()),
@@ -147,6 +156,10 @@ class OnlineAgent:
         """Goes to where another agent was after that many steps and its next action; uses up its state."""
         self.state, self.steps = state, steps
         self._noted = self._noise_begins = None
+
+    def variables(self) -> types.Variables:
+        """All that acting needs, as a copy that further learning leaves alone."""
+        return jax.tree.map(jnp.copy, self._program.agent.learner.variables(self.state.learner))
 
     def take_metrics(self) -> core_lib.Metrics:
         """Sums over all steps learned from since the last call."""
@@ -199,7 +212,10 @@ class Loop:
         before, after = self._timestep, self._environment.step(action)
         self._taken.append(action)
         self.episodes += after.last()
-        self._timestep = self._environment.reset() if after.last() else after
+        self._timestep = after
+        if after.last():
+            after = after._replace(observation=jax.tree.map(np.array, after.observation))  # before `reset`
+            self._timestep = self._environment.reset()
         return before, after
 
     def run(self, num_steps: int, max_episodes: int | None = None) -> core_lib.Metrics:

@@ -20,8 +20,8 @@ from hyperagent_jax.runners import core as core_lib
 class Runner(NamedTuple):
     """Attributes:
     init: maps (key, environment state) of one seed to its SeedState.
-    run: maps (states of all seeds, steps done so far, number of steps) to (states, Metrics); the states
-        may be donated. Metrics are sums over the steps, [num_seeds].
+    run: maps (states of all seeds, steps done so far, number of steps) to (states, Metrics); the states, whose
+        leaves have a leading axis of seeds, may be donated. Metrics are sums over the steps, [num_seeds].
     """
 
     init: Callable[[types.PRNGKey, Any], core_lib.SeedState]

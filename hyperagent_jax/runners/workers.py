@@ -5,6 +5,7 @@ processes there. On an accelerator one process with vmapped seeds is the better 
 """
 
 from collections.abc import Callable, Sequence
+import contextlib
 import multiprocessing
 from multiprocessing import connection as connection_lib
 import os
@@ -20,13 +21,18 @@ from hyperagent_jax import errors
 # returns early, its state saved, once should_stop() is true.
 TaskFunction = Callable[[Any, Callable[[Any], None], Callable[[], bool]], None]
 
+
 class _StopSignal:
     """True once the process was asked to end."""
 
     def __init__(self, signals: Sequence[int]):
         self._asked = False
-        for number in signals:
-            signal.signal(number, self._handle)
+        self._before = {number: signal.signal(number, self._handle) for number in signals}
+
+    def close(self) -> None:
+        """Gives the signals back to whom they went before."""
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
 
     def _handle(self, number, frame):
         del number, frame
@@ -151,22 +157,22 @@ def run_tasks(
     Returns:
         Whether all tasks ran; False when the user asked to stop.
     """
-    should_stop = _StopSignal([signal.SIGINT, signal.SIGTERM])
     num_workers = min(num_workers, len(tasks))
-    if num_workers > 1 or (isolate and tasks):
-        return _run_in_processes(
-            function, tasks, num_workers, on_event, on_failure, group, should_stop, seconds_to_save
-        )
-    for task in tasks:
-        try:
-            function(task, on_event, should_stop)
-        except Exception as error:
-            if on_failure is None:
-                raise
-            on_failure(task, _failure(error))
-        if should_stop():
-            return False
-    return True
+    with contextlib.closing(_StopSignal([signal.SIGINT, signal.SIGTERM])) as should_stop:
+        if num_workers > 1 or (isolate and tasks):
+            return _run_in_processes(
+                function, tasks, num_workers, on_event, on_failure, group, should_stop, seconds_to_save
+            )
+        for task in tasks:
+            try:
+                function(task, on_event, should_stop)
+            except Exception as error:
+                if on_failure is None:
+                    raise
+                on_failure(task, _failure(error))
+            if should_stop():
+                return False
+        return True
 
 
 def _choose(groups: list[Any], begun: list[Any], taken: list[Any]) -> int:
