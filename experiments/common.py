@@ -18,6 +18,7 @@ from absl import app  # noqa: E402
 from absl import flags  # noqa: E402
 from absl import logging  # noqa: E402
 import jax  # noqa: E402
+import tqdm  # noqa: E402
 
 from hyperagent_jax import errors  # noqa: E402
 from hyperagent_jax.runners import deep_sea  # noqa: E402
@@ -52,6 +53,14 @@ def use_compilation_cache() -> None:
     if jax.config.jax_compilation_cache_dir is None:
         jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+
+
+def progress_bar(total: int, unit: str, done: int = 0) -> tqdm.tqdm:
+    """A bar on standard error that shows how many of `total` are done, unless --noprogress was given."""
+    return tqdm.tqdm(
+        initial=done, total=total, unit=unit, unit_scale=total >= 10_000, disable=not flags.FLAGS.progress,
+        mininterval=0.2, smoothing=0.05, dynamic_ncols=True, file=sys.stderr,
+    )
 
 
 def run_task(task: deep_sea.Task, report, should_stop) -> None:

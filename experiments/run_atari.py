@@ -12,7 +12,6 @@ import common  # isort: skip  (sets the environment that jax reads)
 
 from absl import flags
 import jax
-import tqdm
 
 from hyperagent_jax import checkpoint
 from hyperagent_jax import config as config_lib
@@ -73,10 +72,7 @@ class _Display:
         # A resumed task repeats what it reported before; rows that are on file already stay as they are.
         rows = directory.rows("curve")
         self._curve = {(row["game"], int(row["seed"]), int(row["interactions"])) for row in rows}
-        self._bar = tqdm.tqdm(
-            initial=sum(reached.values()), total=len(reached) * steps, unit="step", disable=not FLAGS.progress,
-            mininterval=0.5, smoothing=0.05, dynamic_ncols=True, file=sys.stderr,
-        )
+        self._bar = common.progress_bar(len(reached) * steps, "step", sum(reached.values()))
 
     def _advance(self, row, text):
         key = (row["game"], row["seed"])

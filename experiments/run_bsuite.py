@@ -18,7 +18,6 @@ import common  # isort: skip  (sets the environment that jax reads)
 
 from absl import flags
 import jax
-import tqdm
 
 from hyperagent_jax import agents
 from hyperagent_jax import checkpoint
@@ -72,10 +71,7 @@ class _Display:
         self._directory = directory
         self._settings = settings
         self._episodes = {task.bsuite_id: 0 for task in tasks}
-        self._bar = tqdm.tqdm(
-            total=sum(task.num_episodes for task in tasks), unit="episode", unit_scale=True,
-            disable=not FLAGS.progress, mininterval=0.2, dynamic_ncols=True, file=sys.stderr,
-        )
+        self._bar = common.progress_bar(sum(task.num_episodes for task in tasks), "episode")
 
     def _advance(self, task, episodes):
         self._bar.update(episodes - self._episodes[task.bsuite_id])

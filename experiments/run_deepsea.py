@@ -12,7 +12,6 @@ import common  # isort: skip  (sets the environment that jax reads)
 from absl import flags
 import jax
 import numpy as np
-import tqdm
 
 from hyperagent_jax import agents
 from hyperagent_jax import checkpoint
@@ -73,10 +72,7 @@ class _Display:
         # A resumed task repeats what it reported before; rows that are on file already stay as they are.
         self._results = {int(row["seed"]) for row in directory.rows("results")}
         self._curve = {(int(row["seed"]), int(row["interactions"])) for row in directory.rows("curve")}
-        self._bar = tqdm.tqdm(
-            initial=sum(reached.values()), total=len(reached) * limit, unit="step", unit_scale=True,
-            disable=not FLAGS.progress, mininterval=0.2, dynamic_ncols=True, file=sys.stderr,
-        )
+        self._bar = common.progress_bar(len(reached) * limit, "step", sum(reached.values()))
 
     def __call__(self, event) -> None:
         kind = event[0]

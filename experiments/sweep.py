@@ -17,7 +17,6 @@ import common  # isort: skip  (sets the environment that jax reads)
 from absl import flags
 import jax
 import numpy as np
-import tqdm
 
 from hyperagent_jax import agents
 from hyperagent_jax import checkpoint
@@ -47,10 +46,7 @@ class _Display:
         self._plan = plan
         self._varied = plan.varied
         self._finished = set(finished)
-        self._bar = tqdm.tqdm(
-            initial=len(finished), total=len(plan.runs), unit="run", disable=not FLAGS.progress, mininterval=0.2,
-            dynamic_ncols=True, file=sys.stderr,
-        )
+        self._bar = common.progress_bar(len(plan.runs), "run", len(finished))
 
     def on_event(self, event) -> None:
         run, (kind, content, *_) = event

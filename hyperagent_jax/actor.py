@@ -53,6 +53,11 @@ def random_action(noise: ActorNoise) -> types.Array:
     return jnp.argmax(noise.ties).astype(jnp.int32)
 
 
+def explore(greedy: types.Array, noise: ActorNoise, chance: types.Array | float) -> types.Array:
+    """The greedy action or, with the given chance, a random one."""
+    return jnp.where(noise.explore < chance, random_action(noise), greedy)
+
+
 def make_actor(
     index: indices.IndexDistribution,
     num_actions: int,
@@ -101,7 +106,6 @@ def make_actor(
 
     def select(values, noise, count=0):
         greedy = argmax_with_ties(jnp.max(values, axis=0), noise.ties)
-        chance = epsilon(count) if callable(epsilon) else epsilon
-        return jnp.where(noise.explore < chance, random_action(noise), greedy)
+        return explore(greedy, noise, epsilon(count) if callable(epsilon) else epsilon)
 
     return Actor(draw, next_indices, select)

@@ -36,7 +36,9 @@ def context() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def panels(file: str | os.PathLike | BinaryIO, title: str, columns: int, height: float = 4.6) -> Iterator[list]:
+def panels(
+    file: str | os.PathLike | BinaryIO, title: str, columns: int, height: float = 4.6, width: float = 11.0
+) -> Iterator[list]:
     """Axes of panels side by side, to draw in; the PNG is written at the end.
 
     Args:
@@ -44,9 +46,10 @@ def panels(file: str | os.PathLike | BinaryIO, title: str, columns: int, height:
         title: what is shown.
         columns: number of panels.
         height: inches.
+        width: inches.
     """
     with context():
-        figure, axes = plt.subplots(1, columns, figsize=(11.0, height), layout="constrained", squeeze=False)
+        figure, axes = plt.subplots(1, columns, figsize=(width, height), layout="constrained", squeeze=False)
         title_of(figure, title)
         yield list(axes.flat)
         for axis in axes.flat:

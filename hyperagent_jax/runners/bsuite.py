@@ -85,9 +85,8 @@ def make_program(task: Task) -> loop_lib.Program:
     The replay is no longer than the longest possible run.
     """
     problem = bsuite_adapter.problem(task.bsuite_id)
-    longest = problem.num_episodes * problem.longest_episode
-    capacity = min(task.config.replay_capacity, longest)
-    return _make_program(task.agent, dataclasses.replace(task.config, replay_capacity=capacity), problem.spec)
+    config = task.config.for_run(problem.num_episodes * problem.longest_episode)
+    return _make_program(task.agent, config, problem.spec)
 
 
 def num_bytes(task: Task) -> int:

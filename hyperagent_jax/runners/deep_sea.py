@@ -120,8 +120,7 @@ class Task:
 
 def resolve(config: Any, protocol: Protocol) -> Any:
     """The config as it will run: a replay longer than the whole run would be is cut to it."""
-    longest = protocol.max_episodes * protocol.size
-    return dataclasses.replace(config, replay_capacity=min(config.replay_capacity, longest))
+    return config.for_run(protocol.max_episodes * protocol.size)
 
 
 def make(task: Task):

@@ -27,10 +27,7 @@ def make_act(agent: agents_base.Agent, epsilon: float = 0.0) -> Callable[..., tu
         noise = actor.draw(key)
         indices = actor.next_indices(indices, is_first, noise)
         values = jax.vmap(network.apply, (None, None, 0))(variables, observation, indices)
-        greedy = actor.select(values, noise)
-        if not epsilon:
-            return indices, greedy
-        return indices, jnp.where(noise.explore < epsilon, actor_lib.random_action(noise), greedy)
+        return indices, actor_lib.explore(actor.select(values, noise), noise, epsilon)
 
     return act
 
