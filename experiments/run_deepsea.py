@@ -109,12 +109,18 @@ class _Display:
         self._bar.close()
 
 
-def _groups(seeds: list[int]) -> list[tuple[int, ...]]:
+def _groups(seeds: list[int], finished: set[int], folder: pathlib.Path) -> list[tuple[int, ...]]:
+    """Puts unfinished seeds together that run as one; a group with a checkpoint in the folder goes on as it is."""
+    groups, rest = [], set(seeds) - finished
+    for file in sorted(folder.glob("seed*.npz")):
+        begun = tuple(checkpoint.load_facts(file)["identity"]["seeds"])
+        if rest.intersection(begun) and set(seeds).issuperset(begun):
+            groups.append(begun)
+            rest.difference_update(begun)
     on_cpu = jax.default_backend() == "cpu"
     width = FLAGS.seeds_per_group or (1 if on_cpu or FLAGS.runner == "loop" else len(seeds))
-    if width > 1 and FLAGS.runner == "loop":
-        raise errors.UserError("--runner=loop steps one seed at a time: use --seeds_per_group=1")
-    return [tuple(seeds[i : i + width]) for i in range(0, len(seeds), width)]
+    others = sorted(rest)
+    return groups + [tuple(others[i : i + width]) for i in range(0, len(others), width)]
 
 
 def _draw(directory: results.RunDirectory, protocol: deep_sea.Protocol) -> pathlib.Path | None:
@@ -147,8 +153,9 @@ def main() -> int:
     config = config_lib.from_flags(FLAGS.agent, agents.CONFIGS[FLAGS.agent], agents.CONFIGS, FLAGS)
     config = deep_sea.resolve(config, protocol)
     seeds = list(range(FLAGS.seed, FLAGS.seed + FLAGS.num_seeds))
-    groups = _groups(seeds)
-    task = deep_sea.Task(FLAGS.agent, config, protocol, groups[0], FLAGS.runner)
+    if FLAGS.runner == "loop" and (FLAGS.seeds_per_group or 1) > 1:
+        raise errors.UserError("--runner=loop steps one seed at a time: use --seeds_per_group=1")
+    task = deep_sea.Task(FLAGS.agent, config, protocol, tuple(seeds[:1]), FLAGS.runner)
     _, agent = deep_sea.make(task)  # refuses a bad config before anything is written
 
     logdir = FLAGS.logdir or f"logs/deepsea_{FLAGS.size}_{FLAGS.agent}"
@@ -160,18 +167,18 @@ def main() -> int:
     finished = {int(row["seed"]) for row in directory.rows("results")}
     directory.keep("results", deep_sea.RESULT_FIELDS, lambda row: True)
 
-    memory = deep_sea.num_bytes(task)
+    groups = _groups(seeds, finished, directory.path / "checkpoints")
+    largest = max(groups, key=len, default=task.seeds)
+    memory = deep_sea.num_bytes(dataclasses.replace(task, seeds=largest))
     print(
         f"{FLAGS.agent} on DeepSea {protocol.size}: {agents.count_params(agent):,} parameters, "
-        f"{memory['total'] / 1e6:.1f} MB per group of {len(groups[0])} seed(s), "
+        f"{memory['total'] / 1e6:.1f} MB per group of {len(largest)} seed(s), "
         f"of which the replay {memory['replay'] / 1e6:.1f} MB; solved at {protocol.solved_return:g} over "
         f"{protocol.eval_episodes} episodes, evaluated every {protocol.eval_every:,} interactions, "
         f"at most {protocol.max_episodes:,} episodes; results in {logdir}"
     )
     tasks, reached = [], {seed: 0 for seed in seeds}
     for group in groups:
-        if finished.issuperset(group):
-            continue
         name = f"seed_{group[0]}" if len(group) == 1 else f"seeds_{group[0]}_to_{group[-1]}"
         file = directory.path / "checkpoints" / f"{name}.npz"
         tasks.append(

@@ -88,6 +88,20 @@ def test_a_file_of_an_older_version_gets_the_new_columns(tmp_path):
     assert (new["seed"], new["num_params"], new["num_output_params"]) == ("1", "704", "160")
 
 
+def test_more_seeds_join_a_run_without_repeating_any(tmp_path):
+    """Groups of several seeds, as on accelerators: the finished ones stay out of the new group."""
+    arguments = ["--size=4", "--max_episodes=50", f"--logdir={tmp_path}", "--seeds_per_group=4", *SMALL]
+    assert _run(*arguments, "--num_seeds=2").returncode == 0
+    before = _rows(tmp_path / "results.csv")
+    done = _run(*arguments, "--num_seeds=4", "--resume")
+    assert done.returncode == 0, done.stderr
+    assert "MB per group of 2 seed(s)" in done.stdout and done.stdout.count("[already there]") == 2
+    rows = _rows(tmp_path / "results.csv")
+    assert rows[:2] == before and [row["seed"] for row in rows] == ["0", "1", "2", "3"]
+    seeds = [row["seed"] for row in _rows(tmp_path / "curve.csv")]
+    assert seeds == sorted(seeds) and len(seeds) == 4
+
+
 @pytest.mark.timeout(900)  # many starts of a script
 def test_killed_and_resumed_equals_unbroken(tmp_path):
     """kill -9 of everything in the middle; the same command with --resume ends in the same rows."""
