@@ -1,4 +1,4 @@
-"""Settings of config dataclasses from command-line flags and from JSON."""
+"""Settings of config dataclasses: from command-line flags, from JSON, and for a run."""
 
 import dataclasses
 import json
@@ -20,6 +20,11 @@ def field_help(config_class: type) -> dict[str, str]:
         for match in re.finditer(r"^        (\w+): (.*(?:\n {12}.*)*)", section, re.MULTILINE):
             texts[match[1]] = " ".join(match[2].split())
     return texts
+
+
+def for_run(config: Any, num_interactions: int) -> Any:
+    """The same config with a replay no longer than a whole run of so many interactions."""
+    return dataclasses.replace(config, replay_capacity=min(config.replay_capacity, num_interactions))
 
 
 def is_list(annotation: Any) -> bool:

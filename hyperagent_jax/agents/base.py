@@ -109,10 +109,6 @@ class Config:
         self.require(0, "adam_b1", "adam_b2", high=1 - 1e-6)
         self.require_widths("hidden_sizes")
 
-    def for_run(self, num_interactions: int) -> "Config":
-        """The same with a replay no longer than a whole run of so many interactions."""
-        return dataclasses.replace(self, replay_capacity=min(self.replay_capacity, num_interactions))
-
     def require(self, low: float, *names: str, high: float = math.inf) -> None:
         """Raises ValueError unless each of the named settings is within [low, high]."""
         for name in names:

@@ -118,7 +118,7 @@ def resolve(agent: str, config: Any, protocol: Protocol) -> Any:
     Its class is the agent's own, which other processes can import, whatever the preset it came from.
     """
     settings = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
-    return agents.CONFIGS[agent](**settings).for_run(max(protocol.steps, protocol.num_envs))
+    return config_lib.for_run(agents.CONFIGS[agent](**settings), max(protocol.steps, protocol.num_envs))
 
 
 def make_agent(task: Task) -> agents.Agent:

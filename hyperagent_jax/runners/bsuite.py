@@ -85,7 +85,7 @@ def make_program(task: Task) -> loop_lib.Program:
     The replay is no longer than the longest possible run.
     """
     problem = bsuite_adapter.problem(task.bsuite_id)
-    config = task.config.for_run(problem.num_episodes * problem.longest_episode)
+    config = config_lib.for_run(task.config, problem.num_episodes * problem.longest_episode)
     return _make_program(task.agent, config, problem.spec)
 
 

@@ -120,7 +120,7 @@ class Task:
 
 def resolve(config: Any, protocol: Protocol) -> Any:
     """The config as it will run: a replay longer than the whole run would be is cut to it."""
-    return config.for_run(protocol.max_episodes * protocol.size)
+    return config_lib.for_run(config, protocol.max_episodes * protocol.size)
 
 
 def make(task: Task):
