@@ -187,7 +187,9 @@ def main() -> int:
         "experiment": "atari", "agent": FLAGS.agent, "preset": FLAGS.preset, "config": dataclasses.asdict(config),
         "protocol": dataclasses.asdict(protocol),
     }
-    directory = results.RunDirectory(logdir, identity, resume=FLAGS.resume, overwrite=FLAGS.overwrite)
+    directory = results.RunDirectory(
+        logdir, identity, resume=FLAGS.resume, overwrite=FLAGS.overwrite, new=tasks[0].new_settings()
+    )
     directory.keep("results", atari.RESULT_FIELDS, lambda row: not row["error"])  # those with an error run again
 
     print(

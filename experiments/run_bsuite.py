@@ -145,7 +145,9 @@ def main() -> int:
         "experiment": "bsuite", "agent": FLAGS.agent, "config": dataclasses.asdict(config), "seed": FLAGS.seed,
         "max_episodes": FLAGS.max_episodes,
     }
-    directory = results.RunDirectory(logdir, identity, resume=FLAGS.resume, overwrite=FLAGS.overwrite)
+    directory = results.RunDirectory(
+        logdir, identity, resume=FLAGS.resume, overwrite=FLAGS.overwrite, new=tasks[0].new_settings()
+    )
     directory.keep(
         "results", bsuite.RESULT_FIELDS,
         lambda row: _is_done(row, csv_folder) if row["bsuite_id"] in ids else True,

@@ -163,7 +163,9 @@ def main() -> int:
         "experiment": "deepsea", "agent": FLAGS.agent, "config": dataclasses.asdict(config),
         "protocol": dataclasses.asdict(protocol), "runner": FLAGS.runner,
     }
-    directory = results.RunDirectory(logdir, identity, resume=FLAGS.resume, overwrite=FLAGS.overwrite)
+    directory = results.RunDirectory(
+        logdir, identity, resume=FLAGS.resume, overwrite=FLAGS.overwrite, new=task.new_settings()
+    )
     finished = {int(row["seed"]) for row in directory.rows("results")}
     directory.keep("results", deep_sea.RESULT_FIELDS, lambda row: True)
 

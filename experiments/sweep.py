@@ -114,7 +114,7 @@ def main() -> int:
 
     directory = results.RunDirectory(
         FLAGS.logdir, plan.identity, resume=FLAGS.resume, overwrite=FLAGS.overwrite, extensible=["configs"],
-        notes={"grid": grid},
+        new=plan.new_settings, notes={"grid": grid},
     )
     keys = {run.key for run in plan.runs}
     # Runs that failed are run again.

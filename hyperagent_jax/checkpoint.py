@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from hyperagent_jax import config as config_lib
 from hyperagent_jax import errors
 
 
@@ -75,14 +76,24 @@ def _open(path: str | os.PathLike) -> Iterator[Any]:
         raise CheckpointError(f"checkpoint {path} cannot be read ({error}): delete it to start anew") from error
 
 
-def load_facts(path: str | os.PathLike, identity: Any = None) -> dict[str, Any]:
-    """The facts of a checkpoint; refuses one whose fact `identity` is not the given one, unless that is None."""
+def load_facts(
+    path: str | os.PathLike, identity: dict[str, Any] | None = None, new: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """The facts of a checkpoint.
+
+    Args:
+        path: the file.
+        identity: refuses a checkpoint whose fact of that name is another one; None takes any.
+        new: values of the identity's settings that an older version may not have filed: `config.completed`.
+    """
     with _open(path) as arrays:
         if "facts" not in arrays:
             raise CheckpointError(f"{path} is no checkpoint of this library")
         facts = json.loads(str(arrays["facts"]))
-    if identity is not None and facts.get("identity") != identity:
-        raise CheckpointError(f"checkpoint {path} was made with another configuration: delete it")
+    if identity is not None:
+        if config_lib.completed(facts.get("identity", {}), identity, new or {}) != identity:
+            raise CheckpointError(f"checkpoint {path} was made with another configuration: delete it")
+        facts["identity"] = identity
     return facts
 
 

@@ -113,6 +113,40 @@ def as_json(config: Any) -> dict[str, Any]:
     return json.loads(json.dumps(dataclasses.asdict(config)))
 
 
+def introduced(**configs: Any) -> dict[str, dict[str, Any]]:
+    """For each of the named dataclasses its settings with the values that versions without them had in effect.
+
+    That is the default of the class that defines a setting, whatever its subclasses make of it: a new setting
+    starts with what was done before there was one.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for part, config in configs.items():
+        defaults = found[part] = {}
+        for cls in reversed(type(config).__mro__):
+            for name, field in getattr(cls, "__dataclass_fields__", {}).items():
+                if field.default is not dataclasses.MISSING:
+                    defaults.setdefault(name, field.default)
+    return json.loads(json.dumps(found))
+
+
+def completed(filed: dict[str, Any], now: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+    """What an older version filed, nested dicts of settings, with those that it did not have.
+
+    Args:
+        filed: what is on file.
+        now: what this version would file.
+        new: nested like these; the values of settings that may be missing, which are added where `now` has them.
+    """
+    result = dict(filed)
+    for name, value in new.items():
+        if isinstance(value, dict):
+            if isinstance(filed.get(name), dict) and isinstance(now.get(name), dict):
+                result[name] = completed(filed[name], now[name], value)
+        elif name in now:
+            result.setdefault(name, value)
+    return result
+
+
 _JSON_NAMES = {bool: "true or false", int: "a whole number", float: "a number", str: "a string"}
 
 

@@ -13,6 +13,7 @@ import subprocess
 import sys
 from typing import Any
 
+from hyperagent_jax import config as config_lib
 from hyperagent_jax import errors
 
 # What became of a run: all of it; less, as asked for; not run, because something is missing here; crashed.
@@ -116,6 +117,7 @@ class RunDirectory:
         resume: bool,
         overwrite: bool,
         extensible: Sequence[str] = (),
+        new: dict[str, Any] | None = None,
         notes: dict[str, Any] | None = None,
     ):
         """Opens or makes the directory.
@@ -126,6 +128,7 @@ class RunDirectory:
             resume: go on with what is there.
             overwrite: delete results that are there.
             extensible: parts of the identity, dicts themselves, that may gain entries when a run is resumed.
+            new: values of the identity's settings that an older version may not have filed: `config.completed`.
             notes: what else config.json tells; when a run is resumed the new ones replace the old.
 
         A run that is resumed elsewhere, or by another version, has a list of where under "resumed".
@@ -156,7 +159,7 @@ class RunDirectory:
                     "or choose another --logdir"
                 )
             else:
-                record = self._resumed(record, extensible)
+                record = self._resumed(record, extensible, new or {})
         origin = provenance()
         if not self._config.exists():
             record.update(origin)
@@ -179,11 +182,12 @@ class RunDirectory:
             for file in filter(pathlib.Path.is_file, self.path.glob(pattern)):
                 file.unlink()
 
-    def _resumed(self, record, extensible):
+    def _resumed(self, record, extensible, settings):
         """The record on file, with what is new in `record`; refuses one of another configuration."""
         try:
             filed = json.loads(self._config.read_text())
-            old, new = dict(filed["identity"]), record["identity"]
+            new = record["identity"]
+            old = config_lib.completed(filed["identity"], new, settings)
         except (ValueError, KeyError, TypeError) as error:
             raise errors.UserError(f"{self._config} is damaged: use --overwrite or another --logdir") from error
         for part in extensible:

@@ -37,6 +37,18 @@ def test_linear_fit_of_equal_numbers_has_no_r_squared():
     assert (fit.slope, fit.intercept) == (0.0, 5.0) and math.isnan(fit.r_squared)
 
 
+def test_proportional_fit_by_hand():
+    fit = solve_times.proportional_fit([1, 2, 3], [2, 5, 5])  # slope 27 / 14
+    residual = (2 - 27 / 14) ** 2 + (5 - 54 / 14) ** 2 + (5 - 81 / 14) ** 2
+    assert (fit.slope, fit.intercept, fit.r_squared) == pytest.approx((27 / 14, 0, 1 - residual / 6))
+
+
+def test_n_log_n_is_recognised():
+    runs = [runs_lib.Run("a", n, 0, episodes=x) for n, x in {2: 6, 4: 24, 8: 72}.items()]
+    fits = solve_times.fit(solve_times.group(runs)[0])
+    assert (fits.n_log_n.slope, fits.n_log_n.r_squared) == pytest.approx((3, 1))
+
+
 @pytest.mark.parametrize(
     "sizes, episodes, exponent", [((1, 2, 4), (3, 12, 48), 2.0), ((10, 20, 40), (80, 40, 20), -1.0)]
 )
@@ -58,6 +70,8 @@ def test_midpoints_of_evaluations_undo_the_rounding(tmp_path):
     assert [run.interval for run in runs] == [100, 50, 20] and not runs[0].settings
     fits = solve_times.fit(solve_times.group(runs)[0])
     assert fits.power_of_midpoints.slope == pytest.approx(2.0) and fits.power.slope < 1.95
+    x, middles = np.array([10, 20, 50]) * np.log2([10, 20, 50]), [200, 800, 5000]
+    assert fits.n_log_n == solve_times.proportional_fit(x, middles)
 
 
 @pytest.mark.parametrize(

@@ -225,23 +225,15 @@ def test_killed_and_resumed_equals_unbroken(tmp_path):
 
     log = broken / "csv" / "bsuite_id_-_catch-1.csv"
     whole = log.read_text()
-    for cut, message in {
-        whole[:-20]: f"{log} is damaged: a number is missing; delete it and run catch/1 again",
-        "".join(whole.splitlines(keepends=True)[:-1]): f"{log} is cut short: delete it and run catch/1 again",
-    }.items():
-        log.write_text(cut)
-        refused = _script(*options)
-        assert (refused.returncode, refused.stderr) == (2, f"error: {message}\n")
+    log.write_text("".join(whole.splitlines(keepends=True)[:-1]))
+    refused = _script(*options)
+    message = f"error: {log} is cut short: delete it and run catch/1 again\n"
+    assert (refused.returncode, refused.stderr) == (2, message)
     log.unlink()
     again = _script(*options)  # as that line says; the other ids are left alone
     assert again.returncode == 0 and "2 of 3 ids are already there" in again.stdout
     assert "the log of catch/1 is gone: it is run again" in again.stdout and log.read_text() == whole
-    rows = _rows(broken / "results.csv")
-    assert outcome(rows) == outcome(_rows(unbroken / "results.csv"))
-    other = _script(*options, "--agent=ddqn")
-    assert other.returncode == 2
-    assert "holds a run with another configuration (agent was hyperagent, is now ddqn)" in other.stderr
-    assert _rows(broken / "results.csv") == rows
+    assert outcome(_rows(broken / "results.csv")) == outcome(_rows(unbroken / "results.csv"))
 
 
 def test_rows_of_failed_and_skipped_ids_do_not_block_others(tmp_path):

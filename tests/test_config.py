@@ -54,6 +54,26 @@ def test_unset_flags_keep_the_defaults_and_set_ones_are_parsed():
     assert _from("--width=5", "--sizes=7,8,9", "--nofast") == Long(width=5, sizes=(7, 8, 9), fast=False)
 
 
+def test_a_new_setting_had_the_default_of_the_class_that_defines_it():
+    @dataclasses.dataclass(frozen=True)
+    class Preset(Long):
+        width: int = 9
+        sizes: tuple[int, ...] = (5,)
+
+    assert config.introduced(a=Preset(), b=Base()) == {
+        "a": {"width": 3, "sizes": [1, 2], "fast": True}, "b": {"width": 3}
+    }
+
+
+def test_what_an_older_version_filed_is_completed():
+    new = {"part": {"x": 1, "y": 2, "z": 3}, "other": {"x": 1}, "top": 0}
+    now = {"part": {"w": 0, "x": 5, "y": 2}, "top": 7}
+    filed = {"part": {"w": 0, "x": 4}, "other": {}, "gone": 1}
+    expected = {"part": {"w": 0, "x": 4, "y": 2}, "other": {}, "gone": 1, "top": 0}
+    assert config.completed(filed, now, new) == expected
+    assert filed == {"part": {"w": 0, "x": 4}, "other": {}, "gone": 1}
+
+
 def test_help_text_comes_from_the_docstring():
     values = flags.FlagValues()
     config.define_flags(CLASSES, values)

@@ -1,6 +1,7 @@
 """The DeepSea protocol: exact resume, the Python loop against the scan, the rows it reports."""
 
 import dataclasses
+import json
 
 import jax
 import numpy as np
@@ -78,6 +79,21 @@ def test_checkpoint_of_another_configuration_is_refused(tmp_path):
     with pytest.raises(errors.UserError, match="another configuration"):
         _run(other)
     assert (tmp_path / "seed.npz").exists()
+
+
+def test_checkpoint_of_a_version_with_fewer_settings(tmp_path, unbroken):
+    path = str(tmp_path / "seed.npz")
+    _run(_task(checkpoint=path), stop_after=1)
+    with np.load(path) as arrays:
+        arrays = dict(arrays)
+    facts = json.loads(str(arrays["facts"]))
+    assert facts["identity"]["config"].pop("n_step") == 1
+    assert facts["identity"]["protocol"].pop("stochastic") is False
+    np.savez(path, **{**arrays, "facts": json.dumps(facts)})
+    other = _task(checkpoint=path)
+    with pytest.raises(errors.UserError, match="another configuration"):
+        _run(dataclasses.replace(other, protocol=dataclasses.replace(other.protocol, stochastic=True)))
+    assert _run(other)[0] == unbroken[0]
 
 
 def test_rows_say_what_happened(unbroken):

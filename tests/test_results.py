@@ -62,6 +62,27 @@ def test_results_of_another_configuration_are_safe(tmp_path):
     assert _open(tmp_path, {"config": {"a": 2}}, overwrite=True).rows("results") == []
 
 
+def test_settings_that_are_newer_than_the_folder(tmp_path):
+    """They must have the value that was in effect before; then config.json has them too."""
+    directory = _open(tmp_path, {"config": {"a": 1}})
+    directory.add("results", FIELDS, {"seed": 0, "score": 1})
+    directory.close()
+
+    def resume(config):
+        results.RunDirectory(
+            tmp_path, {"config": config}, resume=True, overwrite=False, new={"config": {"a": 0, "b": 2}}
+        ).close()
+
+    with pytest.raises(errors.UserError, match=r"\(b was 2, is now 3\)"):
+        resume({"a": 1, "b": 3})
+    with pytest.raises(errors.UserError, match=r"\(a was 1, is now 0\)"):
+        resume({"a": 0, "b": 2})
+    resume({"a": 1, "b": 2})
+    assert json.loads((tmp_path / "config.json").read_text())["identity"] == {"config": {"a": 1, "b": 2}}
+    with pytest.raises(errors.UserError, match=r"\(b was 2, is now 3\)"):
+        resume({"a": 1, "b": 3})
+
+
 def test_a_resumed_run_may_add_to_the_extensible_parts(tmp_path):
     def open_with(models, grid):
         identity = {"experiment": "sweep", "models": models}

@@ -403,7 +403,13 @@ def test_probes_reach_their_known_values(name, probe_name):
     assert np.max(error) < tolerance * max(1.0, np.max(np.abs(probe.q_values)))
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name not in ("ddqn", "bootdqn")])
+EXPLORING = [name for name in NAMES if name not in ("ddqn", "bootdqn")]
+QUICK = ("hyperagent", "hyperdqn")
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in EXPLORING]
+)
 def test_deep_sea_8_is_solved(name):
     """By the systems whose priors explore; the others may or may not find it (results/ has the comparison)."""
     protocol = deep_sea.Protocol(size=8, max_episodes=2_500)

@@ -235,6 +235,7 @@ def _fit_table(groups: Sequence[solve_times.Group]) -> str:
             Cell(text) for text in (
                 "Points", "Sizes", "Left out", "Slope", "Intercept", "R\N{SUPERSCRIPT TWO}", "Exponent",
                 "R\N{SUPERSCRIPT TWO} of logs", "Exponent of midpoints",
+                "Episodes / N log\N{SUBSCRIPT TWO} N", "R\N{SUPERSCRIPT TWO}",
             )
         ],
     ]
@@ -252,13 +253,16 @@ def _fit_table(groups: Sequence[solve_times.Group]) -> str:
             document.number(power and power.slope, ".2f"),
             document.number(power and power.r_squared, ".3f"),
             document.number(fits.power_of_midpoints and fits.power_of_midpoints.slope, ".2f"),
+            document.number(fits.n_log_n and fits.n_log_n.slope, ".2f"),
+            document.number(fits.n_log_n and fits.n_log_n.r_squared, ".3f"),
         ]]))
     least = solve_times.MIN_SIZES_OF_FIT
     note = (
         f"Least squares over all solved seeds, where at least {least} sizes have one; the power law is a line "
         "through the logarithms. Fits cannot use failed seeds: where some failed they are too optimistic. A run "
         "is found solved at the next evaluation, which rounds the episodes of small sizes up the most and makes "
-        "the law look flatter than it is; midpoints are the middles of the intervals between evaluations."
+        "the law look flatter than it is; midpoints are the middles of the intervals between evaluations, and "
+        "used for N log\N{SUBSCRIPT TWO} N, a law with one number."
     )
     return document.table("Growth with size", heads, blocks) + document.paragraph(note, "quiet")
 

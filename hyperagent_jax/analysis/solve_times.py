@@ -110,6 +110,8 @@ class Fits:
             with too few sizes.
         power_of_midpoints: the same with the middle of the interval between the evaluation that found it solved
             and the one before. Small sizes have long intervals, which makes `power` too flat. None if not known.
+        n_log_n: episodes in proportion to N log2 N, what it takes to meet all of N^2 things when each episode has
+            N of them at random; of midpoints if they are known. None with too few sizes.
     """
 
     points: int
@@ -118,6 +120,7 @@ class Fits:
     linear: LinearFit | None
     power: LinearFit | None
     power_of_midpoints: LinearFit | None
+    n_log_n: LinearFit | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -236,7 +239,16 @@ def linear_fit(x: Sequence[float], y: Sequence[float]) -> LinearFit:
     x, y = np.asarray(x, float), np.asarray(y, float)
     centred = x - x.mean()
     slope = float(centred @ (y - y.mean()) / (centred @ centred))
-    intercept = float(y.mean() - slope * x.mean())
+    return _judged(slope, float(y.mean() - slope * x.mean()), x, y)
+
+
+def proportional_fit(x: Sequence[float], y: Sequence[float]) -> LinearFit:
+    """The least-squares line through the origin and points of which at least one x is not 0."""
+    x, y = np.asarray(x, float), np.asarray(y, float)
+    return _judged(float(x @ y / (x @ x)), 0.0, x, y)
+
+
+def _judged(slope: float, intercept: float, x: np.ndarray, y: np.ndarray) -> LinearFit:
     total = float(np.sum((y - y.mean()) ** 2))
     residual = float(np.sum((y - slope * x - intercept) ** 2))
     return LinearFit(slope, intercept, 1.0 - residual / total if total > 0.0 else math.nan)
@@ -256,6 +268,7 @@ def fit(group: Group) -> Fits:
         linear=linear_fit(x, y) if enough else None,
         power=linear_fit(np.log(x), np.log(y)) if enough and min(y) > 0 else None,
         power_of_midpoints=linear_fit(np.log(x), np.log(middles)) if has_middles else None,
+        n_log_n=proportional_fit(x * np.log2(x), middles if has_middles else y) if enough else None,
     )
 
 
@@ -350,6 +363,8 @@ def fit_rows(groups: Sequence[Group]) -> tuple[list[str], list[dict[str, Any]]]:
             "power_law_exponent": _rounded(fits.power and fits.power.slope, 4),
             "power_law_r_squared": _rounded(fits.power and fits.power.r_squared, 4),
             "midpoint_exponent": _rounded(fits.power_of_midpoints and fits.power_of_midpoints.slope, 4),
+            "n_log2_n_factor": _rounded(fits.n_log_n and fits.n_log_n.slope, 4),
+            "n_log2_n_r_squared": _rounded(fits.n_log_n and fits.n_log_n.r_squared, 4),
         })
     return list(rows[0]), rows
 

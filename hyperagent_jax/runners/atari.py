@@ -111,6 +111,10 @@ class Task:
             "protocol": dataclasses.asdict(self.protocol), "seed": self.seed,
         }
 
+    def new_settings(self) -> dict[str, Any]:
+        """What a checkpoint of an older version may lack of that."""
+        return config_lib.introduced(config=self.config, protocol=self.protocol)
+
 
 def resolve(agent: str, config: Any, protocol: Protocol) -> Any:
     """An agent's config as it will run: a replay longer than the whole run would be is cut to it.
@@ -175,7 +179,7 @@ def run_task(task: Task, report: Callable[[Any], None], should_stop: Callable[[]
     """
     facts = None
     if pathlib.Path(task.checkpoint).exists():
-        facts = checkpoint.load_facts(task.checkpoint, task.identity())
+        facts = checkpoint.load_facts(task.checkpoint, task.identity(), task.new_settings())
         facts["restarts"] += task.protocol.asynchronous
     runner = make_runner(task, facts["restarts"] if facts else 0)
     try:
@@ -205,7 +209,7 @@ class _Run:
         ):
             return False
         if task.best.exists():  # perhaps of an evaluation after the checkpoint; then it is what is kept
-            best = checkpoint.load_facts(task.best, task.identity())
+            best = checkpoint.load_facts(task.best, task.identity(), task.new_settings())
             facts["best"] = {name: best[name] for name in ("score", "interactions")}
         for row in facts["curve"]:
             self.report(("curve", row))

@@ -70,6 +70,10 @@ class Task:
             "seed": self.seed,
         }
 
+    def new_settings(self) -> dict[str, Any]:
+        """What a checkpoint of an older version may lack of that."""
+        return config_lib.introduced(config=self.config)
+
 
 @functools.lru_cache(maxsize=8)
 def _make_program(name: str, config: Any, spec: types.EnvironmentSpec) -> loop_lib.Program:
@@ -168,7 +172,7 @@ def _save(task: Task, loop: loop_lib.Loop, facts: dict[str, Any]) -> None:
 
 
 def _restore(task: Task, loop: loop_lib.Loop) -> dict[str, Any]:
-    facts = checkpoint.load_facts(task.checkpoint, task.identity())
+    facts = checkpoint.load_facts(task.checkpoint, task.identity(), task.new_settings())
     like = {"state": loop.agent.state, "actions": np.zeros(facts.pop("num_actions"), np.int32)}
     tree = checkpoint.load(task.checkpoint, like)
     loop.restore(tree["state"], tree["actions"])

@@ -117,6 +117,10 @@ class Task:
             "seeds": list(self.seeds),
         }
 
+    def new_settings(self) -> dict[str, Any]:
+        """What a checkpoint of an older version may lack of that."""
+        return config_lib.introduced(config=self.config, protocol=self.protocol)
+
 
 def resolve(config: Any, protocol: Protocol) -> Any:
     """The config as it will run: a replay longer than the whole run would be is cut to it."""
@@ -345,7 +349,7 @@ def _save(task: Task, states: core_lib.SeedState, facts: dict[str, Any]) -> None
 
 
 def _restore(task: Task, states: core_lib.SeedState) -> tuple[dict[str, Any], core_lib.SeedState]:
-    facts = checkpoint.load_facts(task.checkpoint, task.identity())
+    facts = checkpoint.load_facts(task.checkpoint, task.identity(), task.new_settings())
     return facts, checkpoint.load(task.checkpoint, states)
 
 

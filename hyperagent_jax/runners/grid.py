@@ -92,6 +92,15 @@ class Plan:
         """Those of `settings` in which runs differ."""
         return tuple(name for name in self.settings if len({run.columns[name] for run in self.runs}) > 1)
 
+    @property
+    def new_settings(self) -> dict[str, Any]:
+        """What the identity on file of an older version may lack."""
+        configs = {run.task.agent: run.task.config for run in self.runs}
+        return {
+            "configs": config_lib.introduced(**configs),
+            **config_lib.introduced(protocol=self.runs[0].task.protocol),
+        }
+
     def key(self, row: dict[str, str]) -> tuple[str, ...]:
         """The key of the run that a row of results.csv is of."""
         return tuple(row[name] for name in (*_DEFAULTS, *self.settings))
