@@ -9,9 +9,9 @@ from hyperagent_jax.environments import probes
 
 
 @pytest.mark.parametrize("discount", [0.9, 0.5])
-@pytest.mark.parametrize("name", probes.PROBES)
-def test_q_values_satisfy_the_bellman_equation(name, discount):
-    environment, state, q_values = probes.PROBES[name](discount)
+@pytest.mark.parametrize("make_probe", [*probes.PROBES.values(), probes.combined])
+def test_q_values_satisfy_the_bellman_equation(make_probe, discount):
+    environment, state, q_values = make_probe(discount)
     assert q_values.shape == (environment.spec.num_states, environment.spec.num_actions)
     assert environment.spec.observation_shape == ()
     noise = environment.draw(jax.random.key(0))

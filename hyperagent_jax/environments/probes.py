@@ -1,6 +1,7 @@
 """Probe environments: so small that the optimal Q-values are known by hand.
 
-Each one asks a single question of an agent, so that the first one it fails names the part that is wrong.
+Each one asks a single question of an agent, so that the first one it fails names the part that is wrong;
+`combined` asks all of them at once, for the price of one program.
 """
 
 from typing import NamedTuple
@@ -106,6 +107,14 @@ def truncated_loop(discount: float) -> Probe:
     transitions in a row, one of them without a future, would be 1 / (1 - 0.8 * discount).
     """
     return _make_probe([[1.0]], [[0]], [[1.0 / (1.0 - discount)]], max_steps=5)
+
+
+def combined(discount: float) -> Probe:
+    """Starts at random in one of five states, where these questions are asked with two actions each."""
+    q_values = [[1.0, 1.0], [discount, discount], [1.0, -0.5], [-1.0, -1.0], [1.0, 1.0], [1.0, 1.0]]
+    rewards = [[1.0, 1.0], [0.0, 0.0], [1.0, -0.5], [-1.0, -1.0], [1.0 - discount] * 2, [1.0, 1.0]]
+    successors = [[END, END], [5, 5], [END, END], [END, END], [4, 4], [END, END]]
+    return _make_probe(rewards, successors, q_values, num_starts=5, max_steps=5)
 
 
 PROBES = {
