@@ -27,6 +27,7 @@ from hyperagent_jax import results
 from hyperagent_jax.runners import deep_sea
 
 FLAGS = flags.FLAGS
+flags.adopt_module_key_flags(bench_atari)  # so that --help lists them
 flags.DEFINE_enum("benchmark", "deepsea", ["deepsea", "atari"], "What to measure.")
 flags.DEFINE_list("sizes", ["20", "60", "120"], "Sizes of DeepSea.")
 flags.DEFINE_list("seeds", ["1", "10"], "Numbers of seeds vmapped together.")
@@ -183,7 +184,7 @@ def main() -> int:
         identity = {"experiment": "bench", "configs": configs}
         if FLAGS.benchmark == "atari":
             identity = bench_atari.identity()
-        directory = results.RunDirectory(FLAGS.logdir, identity, resume=False, overwrite=FLAGS.overwrite)
+        directory = results.RunDirectory(FLAGS.logdir, identity, resume=None, overwrite=FLAGS.overwrite)
     machine = results.provenance()["machine"]
     threads = os.environ["NPROC"]
     print(f"{machine['processor']}, {threads} thread(s) of {machine['cores']} cores, jax {jax.__version__}\n")

@@ -5,7 +5,7 @@ import importlib
 import os
 import pathlib
 import sys
-import types
+import types as python_types
 
 # Networks this small run fastest on one thread: XLA's thread pool costs more than it gives. Must be set
 # before jax is imported; set NPROC yourself to overrule it.
@@ -21,6 +21,7 @@ import jax  # noqa: E402
 import tqdm  # noqa: E402
 
 from hyperagent_jax import errors  # noqa: E402
+from hyperagent_jax import types  # noqa: E402
 from hyperagent_jax.runners import deep_sea  # noqa: E402
 
 
@@ -32,6 +33,21 @@ def define_run_flags() -> None:
                          lower_bound=1)
     flags.DEFINE_float("checkpoint_seconds", 60.0, "Time between checkpoints.", lower_bound=0.0)
     flags.DEFINE_bool("progress", True, "Show a progress bar.")
+
+
+def define_seed_flags() -> None:
+    """Defines the flags that `seeds` reads."""
+    flags.DEFINE_integer("seed", 0, "First seed.", lower_bound=0, upper_bound=types.MAX_SEED)
+    flags.DEFINE_integer("num_seeds", 1, "Number of seeds: seed, seed + 1, ...", lower_bound=1,
+                         upper_bound=1_000_000)
+
+
+def seeds() -> list[int]:
+    """The seeds to run."""
+    last = flags.FLAGS.seed + flags.FLAGS.num_seeds - 1
+    if last > types.MAX_SEED:
+        raise errors.UserError(f"--seed and --num_seeds go up to {last}; {types.MAX_SEED} is the largest")
+    return list(range(flags.FLAGS.seed, last + 1))
 
 
 def num_workers() -> int:
@@ -91,7 +107,7 @@ def summary(row: dict, settings: Iterable[str] = ()) -> str:
     )
 
 
-def drawing_functions(name: str) -> types.ModuleType:
+def drawing_functions(name: str) -> python_types.ModuleType:
     """A module of hyperagent_jax.analysis whose libraries may be missing."""
     try:
         return importlib.import_module(f"hyperagent_jax.analysis.{name}")
@@ -101,6 +117,11 @@ def drawing_functions(name: str) -> types.ModuleType:
         raise errors.UserError(
             f"{library} is not installed, which draws the figures: pip install 'hyperagent_jax[{extra}]'"
         ) from error
+
+
+def say_no_picture() -> None:
+    """Says why there is no picture."""
+    print("no picture: matplotlib is not installed (pip install 'hyperagent_jax[sweep]')")
 
 
 def exit_code(completed: bool) -> int:

@@ -18,7 +18,6 @@ from hyperagent_jax import config as config_lib
 from hyperagent_jax import errors
 from hyperagent_jax import memory
 from hyperagent_jax import results
-from hyperagent_jax import types
 from hyperagent_jax.agents import atari as presets
 from hyperagent_jax.analysis import video
 from hyperagent_jax.environments import atari as games
@@ -34,8 +33,7 @@ flags.DEFINE_string("game", "Pong", f"The game, several with commas, or {' or '.
 flags.DEFINE_string("agent", "hyperagent", f"The agent: {', '.join(_CONFIGS['paper'])}.")
 flags.DEFINE_enum("preset", "paper", presets.PRESETS, "Settings of the paper, or of its released code, which has "
                   f"{presets.differences('paper', 'released')} instead.")
-flags.DEFINE_integer("seed", 0, "First seed.", lower_bound=0, upper_bound=types.MAX_SEED)
-flags.DEFINE_integer("num_seeds", 1, "Number of seeds: seed, seed + 1, ...", lower_bound=1)
+common.define_seed_flags()
 flags.DEFINE_string("logdir", None, "Folder of the results; default: logs/atari_<game>_<agent>.")
 flags.DEFINE_bool("record_video", False, "Write a GIF of a game that the best parameters play.")
 common.define_run_flags()
@@ -144,9 +142,9 @@ def _require_memory(task: atari.Task, num_processes: int) -> dict[str, int]:
 
 
 def _finished(logdir: pathlib.Path) -> set[tuple[str, int]]:
-    """Games and seeds that have a row without an error."""
+    """Games and seeds that have a row without an error; none in a folder of another experiment."""
     rows = results.read_csv(logdir / "results.csv")
-    return {(row["game"], int(row["seed"])) for row in rows if not row["error"]}
+    return {(row["game"], row["seed"]) for row in rows if "game" in row and not row.get("error")}
 
 
 def _draw(directory: results.RunDirectory) -> pathlib.Path | None:
@@ -156,7 +154,7 @@ def _draw(directory: results.RunDirectory) -> pathlib.Path | None:
     try:
         from hyperagent_jax.analysis import atari_plots
     except ImportError:
-        print("no picture: matplotlib is not installed (pip install 'hyperagent_jax[sweep]')")
+        common.say_no_picture()
         return None
     path = directory.path / "atari.png"
     atari_plots.curves(path, f"{FLAGS.agent}, preset {FLAGS.preset}", {FLAGS.agent: rows})
@@ -172,11 +170,11 @@ def main() -> int:
     config = config_lib.from_flags(FLAGS.agent, configs[FLAGS.agent], configs, FLAGS)
     config = atari.resolve(FLAGS.agent, config, protocol)
     names = _chosen_games()
-    seeds = range(FLAGS.seed, FLAGS.seed + FLAGS.num_seeds)
+    seeds = common.seeds()
     tasks = [atari.Task(game, FLAGS.agent, config, protocol, seed, "") for game in names for seed in seeds]
     logdir = FLAGS.logdir or f"logs/atari_{FLAGS.game.replace(',', '_')}_{FLAGS.agent}"
     finished = _finished(pathlib.Path(logdir)) if FLAGS.resume else set()
-    missing = [task for task in tasks if (task.game, task.seed) not in finished]
+    missing = [task for task in tasks if (task.game, str(task.seed)) not in finished]
     num_processes = min(common.num_workers(), max(1, len(missing)))
     # Refuses a bad config, or one that needs too much, before anything is written.
     needed = _require_memory(_largest(missing or tasks), num_processes)
@@ -190,6 +188,8 @@ def main() -> int:
     directory = results.RunDirectory(
         logdir, identity, resume=FLAGS.resume, overwrite=FLAGS.overwrite, new=tasks[0].new_settings()
     )
+    directory.require_numbers("results", "seed")
+    directory.require_numbers("curve", "seed", "interactions")
     directory.keep("results", atari.RESULT_FIELDS, lambda row: not row["error"])  # those with an error run again
 
     print(
@@ -204,8 +204,11 @@ def main() -> int:
         key = (task.game, task.seed)
         stem = f"{task.game}_seed_{task.seed}"
         file = directory.path / "checkpoints" / f"{stem}.npz"
-        if key in finished:
+        if task not in missing:
             checkpoint.delete(file)  # killed between the row and this
+            if FLAGS.record_video and not (directory.path / f"{stem}.gif").exists():
+                print(f"no recording of {task.game} seed {task.seed}: that is made at the end of a run, "
+                      "and this one was finished before")
             continue
         waiting.append(dataclasses.replace(
             task, checkpoint=str(file), checkpoint_seconds=FLAGS.checkpoint_seconds,

@@ -6,6 +6,7 @@ Example: python experiments/run_deepsea.py --size=20 --num_seeds=10
 import dataclasses
 import pathlib
 import sys
+import zipfile
 
 import common  # isort: skip  (sets the environment that jax reads)
 
@@ -18,15 +19,13 @@ from hyperagent_jax import checkpoint
 from hyperagent_jax import config as config_lib
 from hyperagent_jax import errors
 from hyperagent_jax import results
-from hyperagent_jax import types
 from hyperagent_jax.runners import deep_sea
 from hyperagent_jax.runners import workers
 
 FLAGS = flags.FLAGS
 flags.DEFINE_integer("size", 20, "N of the N x N grid.")
 flags.DEFINE_string("agent", "hyperagent", f"The agent: {', '.join(agents.CONFIGS)}.")
-flags.DEFINE_integer("seed", 0, "First seed.", lower_bound=0, upper_bound=types.MAX_SEED)
-flags.DEFINE_integer("num_seeds", 1, "Number of seeds: seed, seed + 1, ...", lower_bound=1)
+common.define_seed_flags()
 flags.DEFINE_bool("stochastic", False, "bsuite's stochastic DeepSea: right fails with probability 1/N.")
 flags.DEFINE_integer("mapping_seed", None, "Seed of the action mapping; default: the run's seed. bsuite: 42.",
                      lower_bound=0, upper_bound=2**32 - 1)
@@ -78,8 +77,9 @@ class _Display:
         kind = event[0]
         if kind == "curve":
             row = event[1]
-            if (row["seed"], row["interactions"]) in self._curve:
+            if row["seed"] in self._results or (row["seed"], row["interactions"]) in self._curve:
                 return
+            self._curve.add((row["seed"], row["interactions"]))
             self._directory.add("curve", deep_sea.CURVE_FIELDS, row)
             if row["interactions"] <= self._interactions[row["seed"]]:
                 return  # was reported, but never written
@@ -92,6 +92,7 @@ class _Display:
             _, row, maps = event
             if row["seed"] in self._results:
                 return
+            self._results.add(row["seed"])
             if maps is not None:
                 folder = self._directory.path / "maps"
                 folder.mkdir(exist_ok=True)
@@ -112,11 +113,13 @@ class _Display:
 def _groups(seeds: list[int], finished: set[int], folder: pathlib.Path) -> list[tuple[int, ...]]:
     """Puts unfinished seeds together that run as one; a group with a checkpoint in the folder goes on as it is."""
     groups, rest = [], set(seeds) - finished
-    for file in sorted(folder.glob("seed*.npz")):
-        begun = tuple(checkpoint.load_facts(file)["identity"]["seeds"])
-        if rest.intersection(begun) and set(seeds).issuperset(begun):
-            groups.append(begun)
-            rest.difference_update(begun)
+    identities = [checkpoint.load_facts(file).get("identity", {}) for file in sorted(folder.glob("seed*.npz"))]
+    begun = [tuple(identity.get("seeds", ())) for identity in identities]
+    for group in sorted(begun, key=len, reverse=True):
+        unfinished = set(group) - finished
+        if unfinished and unfinished <= rest and set(group) <= set(seeds):
+            groups.append(group)
+            rest -= unfinished
     on_cpu = jax.default_backend() == "cpu"
     width = FLAGS.seeds_per_group or (1 if on_cpu or FLAGS.runner == "loop" else len(seeds))
     others = sorted(rest)
@@ -127,16 +130,18 @@ def _draw(directory: results.RunDirectory, protocol: deep_sea.Protocol) -> pathl
     try:
         from hyperagent_jax.analysis import plots
     except ImportError:
-        print("no picture: matplotlib is not installed (pip install 'hyperagent_jax[sweep]')")
+        common.say_no_picture()
         return None
     rows = directory.rows("results")
     maps = None
     if rows:
         seed = min(int(row["seed"]) for row in rows)
         file = directory.path / "maps" / f"seed_{seed}.npz"
-        if file.exists():
+        try:
             with np.load(file) as arrays:
                 maps = {**arrays, "seed": seed}
+        except (OSError, ValueError, zipfile.BadZipFile):
+            pass  # results are reported without maps when they were resumed; or the file was cut short
     path = directory.path / "deepsea.png"
     kind = "Stochastic DeepSea" if protocol.stochastic else "DeepSea"
     plots.deep_sea_run(
@@ -152,7 +157,7 @@ def main() -> int:
     protocol = _protocol()
     config = config_lib.from_flags(FLAGS.agent, agents.CONFIGS[FLAGS.agent], agents.CONFIGS, FLAGS)
     config = deep_sea.resolve(config, protocol)
-    seeds = list(range(FLAGS.seed, FLAGS.seed + FLAGS.num_seeds))
+    seeds = common.seeds()
     if FLAGS.runner == "loop" and (FLAGS.seeds_per_group or 1) > 1:
         raise errors.UserError("--runner=loop steps one seed at a time: use --seeds_per_group=1")
     task = deep_sea.Task(FLAGS.agent, config, protocol, tuple(seeds[:1]), FLAGS.runner)
@@ -166,6 +171,8 @@ def main() -> int:
     directory = results.RunDirectory(
         logdir, identity, resume=FLAGS.resume, overwrite=FLAGS.overwrite, new=task.new_settings()
     )
+    directory.require_numbers("results", "seed")
+    directory.require_numbers("curve", "seed", "interactions")
     finished = {int(row["seed"]) for row in directory.rows("results")}
     directory.keep("results", deep_sea.RESULT_FIELDS, lambda row: True)
 

@@ -73,7 +73,7 @@ def _run(name: str, config: Any) -> None:
     study, begin = STUDIES[name], time.perf_counter()
     identity = {"experiment": f"tabular_{name}", "config": dataclasses.asdict(config)}
     folder = pathlib.Path(FLAGS.logdir) / name
-    directory = results.RunDirectory(str(folder), identity, resume=False, overwrite=FLAGS.overwrite)
+    directory = results.RunDirectory(str(folder), identity, resume=None, overwrite=FLAGS.overwrite)
     tables = study.run(config)
     for table, rows in tables.items():
         rows = [{key: _shortened(value) for key, value in row.items()} for row in rows]
@@ -82,7 +82,7 @@ def _run(name: str, config: Any) -> None:
         try:
             study.draw(folder / f"{name}.png", tables, config)
         except ImportError:
-            print("no picture: matplotlib is not installed (pip install 'hyperagent_jax[sweep]')")
+            common.say_no_picture()
     else:
         for row in tables["bench"]:
             print(", ".join(f"{key} {_shortened(value)}" for key, value in row.items()))

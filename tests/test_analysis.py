@@ -134,6 +134,25 @@ def test_a_blank_setting_is_a_group_of_its_own():
     assert solve_times.ablations(runs) == []  # one value and a blank are nothing to compare
 
 
+def test_other_settings_of_an_agent_are_no_more_seeds_of_it(tmp_path):
+    """They are told apart by their config.json; what only one of them has on file is not known to differ."""
+    shared = {"replay_capacity": 5, "hidden_sizes": [4, 4]}
+    configs = {
+        "one": {"config": {**shared, "sigma": 0.5}, "protocol": {"stochastic": False}},
+        "two": {"configs": {"a": {"sigma": 2.0, "hidden_sizes": [4, 4], "new": 1}}, "protocol": {}},
+        "three": {"config": {"sigma": 0.5, "replay_capacity": 9}, "protocol": {"stochastic": True}},
+    }
+    for name, made_with in configs.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "results.csv").write_text(f"{OLD}\na,20,0,True,300,6000\n")
+        (tmp_path / name / "config.json").write_text(json.dumps({"identity": made_with}))
+    runs, _ = runs_lib.read([str(tmp_path / name) for name in configs])
+    assert [dict(run.settings) for run in runs] == [
+        {"sigma": "0.5", "stochastic": "False"}, {"sigma": "2.0"}, {"sigma": "0.5", "stochastic": "True"}
+    ]
+    assert len(solve_times.group(runs)) == 3
+
+
 def test_fits_need_three_sizes_with_a_solved_run():
     runs = [_run(size=n, seed=s, episodes=10 * n + 5) for n in (10, 20) for s in range(2)]
     (group,) = solve_times.group([*runs, _run(size=30, limit=1_000)])
@@ -204,7 +223,7 @@ OLD = "agent,size,seed,solved,episodes_to_learn,interactions"
     "content, message",
     [
         (None, "there is no .*results.csv: give a results.csv or a folder that holds one"),
-        (b"", "results.csv is empty"),
+        (b"", "results.csv has no rows"),
         (f"{OLD}\n".encode(), "results.csv has no rows"),
         (b"agent,seed,solved\na,0,True\n", "it has no column size, episodes_to_learn, interactions"),
         (f"{OLD}\na,20,0,maybe,,6000\n".encode(), "row 1: solved must be True or False, got 'maybe'"),

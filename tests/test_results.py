@@ -62,6 +62,48 @@ def test_results_of_another_configuration_are_safe(tmp_path):
     assert _open(tmp_path, {"config": {"a": 2}}, overwrite=True).rows("results") == []
 
 
+def test_flags_that_exclude_each_other_delete_nothing(tmp_path):
+    directory = _open(tmp_path)
+    directory.add("results", FIELDS, {"seed": 0, "score": 1})
+    directory.close()
+    with pytest.raises(errors.UserError, match="--resume goes on with what --overwrite deletes"):
+        _open(tmp_path, resume=True, overwrite=True)
+    with pytest.raises(errors.UserError, match="already holds a run: add --overwrite to delete it, or choose"):
+        _open(tmp_path, resume=None)
+    assert len(_open(tmp_path, resume=True).rows("results")) == 1
+
+
+@pytest.mark.parametrize("flags", [{}, {"resume": True}, {"overwrite": True}])
+def test_results_that_nobody_can_vouch_for_are_left_alone(flags, tmp_path):
+    (tmp_path / "results.csv").write_text("seed,score\n0,1\n")
+    with pytest.raises(errors.UserError, match="holds a results.csv without the config.json"):
+        _open(tmp_path, **flags)
+    assert (tmp_path / "results.csv").read_text() == "seed,score\n0,1\n"
+
+
+def test_a_full_disk_is_one_clear_line(tmp_path, monkeypatch):
+    def full(descriptor):
+        raise OSError(28, "No space left on device")
+
+    directory = _open(tmp_path)
+    monkeypatch.setattr(results.os, "fsync", full)
+    for write in (
+        lambda: directory.add("results", FIELDS, {"seed": 0, "score": 1}),
+        lambda: directory.keep("results", FIELDS, lambda row: True),
+    ):
+        with pytest.raises(errors.UserError, match="cannot write .*results.csv: No space left on device"):
+            write()
+
+
+def test_what_follows_from_the_protocol_is_not_blamed(tmp_path):
+    identity = {"config": {"replay_capacity": 4}, "protocol": {"max_episodes": 1}}
+    directory = _open(tmp_path, identity)
+    directory.add("results", FIELDS, {"seed": 0, "score": 1})
+    directory.close()
+    with pytest.raises(errors.UserError, match=r"\(max_episodes was 1, is now 2\)"):
+        _open(tmp_path, {"config": {"replay_capacity": 8}, "protocol": {"max_episodes": 2}}, resume=True)
+
+
 def test_settings_that_are_newer_than_the_folder(tmp_path):
     """They must have the value that was in effect before; then config.json has them too."""
     directory = _open(tmp_path, {"config": {"a": 1}})
@@ -128,10 +170,18 @@ def test_damaged_files_are_one_clear_line(tmp_path):
     (tmp_path / "results.csv").write_text("seed,score\n0\n1,2\n")
     with pytest.raises(errors.UserError, match="results.csv is damaged"):
         directory.rows("results")
-    (tmp_path / "config.json").write_text("{")
+    for text in ("seed,score\nx,1\n", "score\n1\n"):
+        (tmp_path / "results.csv").write_text(text)
+        with pytest.raises(errors.UserError, match="results.csv is damaged"):
+            directory.require_numbers("results", "seed")
+    (tmp_path / "results.csv").write_bytes(b"seed\n\xff\xfe\n")
+    with pytest.raises(errors.UserError, match="cannot read .*results.csv: it is no text file"):
+        directory.rows("results")
     directory.close()
-    with pytest.raises(errors.UserError, match="config.json is damaged"):
-        _open(tmp_path, resume=True)
+    for text in ("{", '{"identity": []}'):
+        (tmp_path / "config.json").write_text(text)
+        with pytest.raises(errors.UserError, match="config.json is damaged"):
+            _open(tmp_path, resume=True)
 
 
 def test_a_folder_that_cannot_be_made_is_one_clear_line(tmp_path):

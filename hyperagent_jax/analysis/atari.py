@@ -216,12 +216,23 @@ def read(places: Sequence[str]) -> Results:
             runs[key] = run
             found.append(run)
         for agent in dict.fromkeys(row["agent"] + differing for row in rows):
-            if points := results.read_csv(path.with_name("curve.csv")):
+            if points := _curve(path.with_name("curve.csv")):
                 curves.setdefault(agent, []).extend(points)
         sources.append(runs_lib.source(path, len(found)))
     if not runs:
         raise errors.UserError("there are no finished runs in " + ", ".join(map(str, places)))
     return Results(list(runs.values()), notes, curves, sources)
+
+
+def _curve(path: pathlib.Path) -> list[dict[str, str]]:
+    """The rows of a curve.csv, checked; none if there is no such file."""
+    rows = results.read_csv(path)
+    try:
+        for row in rows:
+            row["game"], int(row["seed"]), int(row["interactions"]), float(row["eval_score"])
+    except (KeyError, ValueError) as error:
+        raise errors.UserError(f"{path} is damaged: mend or delete it") from error
+    return rows
 
 
 def _parse(row: Mapping[str, str], path: pathlib.Path, number: int) -> Run:

@@ -229,7 +229,7 @@ def _fit_table(groups: Sequence[solve_times.Group]) -> str:
         [
             Cell("", ""), Cell("Solved seeds", "over", 2), Cell("Failed seeds", "over"),
             Cell("Linear: episodes = slope \N{MULTIPLICATION SIGN} N + intercept", "over", 3),
-            Cell("Power law", "over", 3),
+            Cell("Power law", "over", 3), Cell("Of midpoints", "over", 2),
         ],
         [Cell("Agent", "")] + [
             Cell(text) for text in (

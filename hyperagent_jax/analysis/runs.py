@@ -138,7 +138,8 @@ def differing_settings(paths: Sequence[pathlib.Path]) -> list[str]:
     texts = []
     for own in known:
         others = [other for other in known if other.get("agent") == own.get("agent")]
-        names = [name for name in own if len({other.get(name) for other in others}) > 1]
+        # What only newer versions have is not known to differ.
+        names = [name for name in own if len({other[name] for other in others if name in other}) > 1]
         names = [name for name in names if not name.startswith("config.")] or names
         values = ", ".join(f"{name.split('.')[-1]} {json.loads(own[name])}" for name in names)
         texts.append(f" ({values})" if values else "")
@@ -148,11 +149,8 @@ def differing_settings(paths: Sequence[pathlib.Path]) -> list[str]:
 def read(places: Sequence[str]) -> tuple[list[Run], list[Source]]:
     """The runs of several results.csv files, or of folders that hold one."""
     runs, sources, seen = [], [], {}
-    for place in places:
-        path = pathlib.Path(place)
-        if path.is_dir():
-            path = path / "results.csv"
-        found = _read_file(path)
+    paths = [path / "results.csv" if path.is_dir() else path for path in map(pathlib.Path, places)]
+    for path, found in zip(paths, _told_apart([_read_file(path) for path in paths]), strict=True):
         for run in found:
             key = (run.variant, run.size, run.seed)
             if key in seen:
@@ -167,16 +165,52 @@ def read(places: Sequence[str]) -> tuple[list[Run], list[Source]]:
     return runs, sources
 
 
+def _told_apart(files: Sequence[list[Run]]) -> list[list[Run]]:
+    """The runs of several files, with those settings of their config.json in which an agent's files differ.
+
+    Without them other settings of one agent would pass for more seeds of it.
+    """
+    known = [_settings_on_file(found) for found in files]
+    told = []
+    for found, own in zip(files, known, strict=True):
+        differing = {
+            agent: {
+                name: value for name, value in settings.items()
+                if any(other.get(agent, {}).get(name, value) != value for other in known)
+            }
+            for agent, settings in own.items()
+        }
+        told.append([
+            dataclasses.replace(run, settings={**differing[run.agent], **run.settings}) for run in found
+        ])
+    return told
+
+
+def _settings_on_file(runs: Sequence[Run]) -> dict[str, dict[str, str]]:
+    """The settings of each agent of a file, as its config.json has them, in the words of a column."""
+    made_with = identity(pathlib.Path(runs[0].file).parent)
+    protocol = made_with.get("protocol")
+    protocol = protocol if isinstance(protocol, dict) else {}
+    found = {}
+    for agent in dict.fromkeys(run.agent for run in runs):
+        configs = made_with.get("configs")
+        config = configs.get(agent) if isinstance(configs, dict) else made_with.get("config")
+        settings = dict(config) if isinstance(config, dict) else {}
+        # Cut to the length of the run, which follows from the size.
+        settings.pop("replay_capacity", None)
+        if "stochastic" in protocol:
+            settings["stochastic"] = protocol["stochastic"]
+        found[agent] = {
+            name: ",".join(map(str, value)) if isinstance(value, list) else str(value)
+            for name, value in settings.items()
+        }
+    return found
+
+
 def _read_file(path: pathlib.Path) -> list[Run]:
-    try:
-        if not path.exists():
-            raise errors.UserError(f"there is no {path}: give a results.csv or a folder that holds one")
-        if not path.read_text().strip():
-            raise errors.UserError(f"{path} is empty")
-        rows = results.read_csv(path)
-    except (OSError, UnicodeDecodeError) as error:
-        reason = "it is no text file" if isinstance(error, UnicodeDecodeError) else error.strerror
-        raise errors.UserError(f"cannot read {path}: {reason}") from error
+    if not path.exists():
+        raise errors.UserError(f"there is no {path}: give a results.csv or a folder that holds one")
+    rows = results.read_csv(path)
     if not rows:
         raise errors.UserError(f"{path} has no rows")
     if missing := [name for name in NEEDED if name not in rows[0]]:

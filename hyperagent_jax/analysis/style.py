@@ -13,6 +13,8 @@ import matplotlib.figure
 import matplotlib.pyplot as plt
 import matplotlib.ticker
 
+from hyperagent_jax import errors
+
 # Okabe and Ito's colours without the yellow, which is faint on white, and two of Tol's: distinct to colour-blind
 # eyes. Markers repeat with another period, so that many more lines differ in one or the other.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#882255", "#999933")
@@ -83,6 +85,10 @@ def line_style(i: int) -> dict[str, str]:
 
 def save(figure: matplotlib.figure.Figure, file: str | os.PathLike | BinaryIO, dpi: int = 160) -> None:
     """Writes a picture as PNG and forgets it."""
-    # The version of matplotlib in the file would make a page of the same runs another one.
-    figure.savefig(file, dpi=dpi, format="png", metadata={"Software": None})
-    plt.close(figure)
+    try:
+        # The version of matplotlib in the file would make a page of the same runs another one.
+        figure.savefig(file, dpi=dpi, format="png", metadata={"Software": None})
+    except OSError as error:
+        raise errors.UserError(f"cannot write {file}: {error.strerror}") from error
+    finally:
+        plt.close(figure)

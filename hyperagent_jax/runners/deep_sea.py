@@ -3,6 +3,7 @@
 from collections.abc import Callable
 import dataclasses
 import functools
+import math
 import pathlib
 import time
 from typing import Any, NamedTuple
@@ -62,6 +63,10 @@ class Protocol:
         for name in ("size", "max_episodes", "eval_every", "eval_episodes"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.max_episodes * self.size >= 2**31:
+            raise ValueError(f"max_episodes must be at most {(2**31 - 1) // self.size} at this size")
+        if math.isnan(self.solved_return):
+            raise ValueError("solved_return must be a number, got nan")
         if self.mapping_seed is not None and not 0 <= self.mapping_seed < 2**32:
             raise ValueError(f"mapping_seed must be between 0 and {2**32 - 1}, got {self.mapping_seed}")
 

@@ -64,6 +64,7 @@ def _failure(error: Exception) -> str:
 def _work(function: TaskFunction, connection: connection_lib.Connection, keep_going: bool) -> None:
     """A worker process: takes tasks one by one until it is given None or asked to stop."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent answers Ctrl-C for all
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
     threading.Thread(target=_end_with_parent, daemon=True).start()
     should_stop = _StopSignal([signal.SIGTERM])
 
@@ -107,7 +108,10 @@ class _Worker:
         self.has_begun = False
         self.connection, theirs = context.Pipe()
         self.process = context.Process(target=_work, args=(function, theirs, keep_going), daemon=True)
+        # The new process inherits what is blocked: Ctrl-C must not end it while it is still importing.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
         self.process.start()
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         theirs.close()  # so that the pipe ends with the process
 
     def give(self, task: Any) -> None:
