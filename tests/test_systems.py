@@ -48,7 +48,7 @@ def test_the_systems_of_the_paper_are_there():
     assert set(NAMES) == {
         "hyperagent", "hyperagent_ois", "ddqn", "bootdqn", "ensemble_plus", "ensemble_plus_os", "hyperdqn",
         "hypermodel", "enndqn",
-    } | {"hyperagent_prioritized"}  # ours
+    } | {"hyperagent_prioritized", "hyperagent_rmax"}  # ours
 
 
 # Values, written again in numpy for one observation, weights as they would be generated for one index
@@ -115,7 +115,9 @@ def numpy_hypermodel(params, observation, index):
 
 
 LEARNABLE = {
-    **dict.fromkeys(("hyperagent", "hyperagent_ois", "hyperagent_prioritized", "hyperdqn", "ddqn"), numpy_hyper),
+    **dict.fromkeys(
+        ("hyperagent", "hyperagent_ois", "hyperagent_prioritized", "hyperagent_rmax", "hyperdqn", "ddqn"), numpy_hyper
+    ),
     **dict.fromkeys(ENSEMBLES, numpy_ensemble),
     "enndqn": numpy_epinet,
     "hypermodel": numpy_hypermodel,
@@ -130,7 +132,7 @@ def numpy_prior(name, prior, observation, index):
         return prior[observation] @ np.append(index, 1.0)
     if name in ENSEMBLES or name == "enndqn":
         return (30.0 if name in ENSEMBLES else 1.0) * numpy_ensemble(prior, observation, index)
-    if name == "hyperagent_prioritized":  # sigma_0 z_0, a direction for every action
+    if name in ("hyperagent_prioritized", "hyperagent_rmax"):  # sigma_0 z_0, a direction for every action
         mean = numpy_hyper(prior, observation, np.zeros(len(index)))
         z = np.array([numpy_hyper(prior, observation, e) - mean for e in np.eye(len(index))])
         return 0.5 * index @ (z / np.linalg.norm(z, axis=0))
@@ -140,6 +142,16 @@ def numpy_prior(name, prior, observation, index):
 def numpy_values(name, variables, observation, index):
     learnable = LEARNABLE[name](variables.params, observation, index)
     return learnable + numpy_prior(name, variables.prior, observation, index)
+
+
+def numpy_decision_values(name, variables, observation, index):
+    """The values to act on and to bootstrap from: at the index, or of R-max."""
+    values = functools.partial(numpy_values, name, variables, observation)
+    if name != "hyperagent_rmax":
+        return values(index)
+    mean = values(np.zeros(len(index)))
+    spread = np.linalg.norm([values(e) - mean for e in np.eye(len(index))], axis=0)
+    return mean + np.interp(spread / 0.5, [0.2, 0.4], [0.0, 1.0]) * (np.maximum(mean, 0.5) - mean)
 
 
 def in_numpy(tree):
@@ -166,7 +178,7 @@ def test_values_equal_numpy(name, spec):
     indices = rng.normal(size=(4, index_dim(name))).astype(np.float32)
     values = jax.jit(jax.vmap(agent.network.apply, (None, 0, 0)))(variables, observations, indices)
     for value, observation, index in zip(values, observations, indices, strict=True):
-        expected = numpy_values(name, in_numpy(variables), observation, index.astype(np.float64))
+        expected = numpy_decision_values(name, in_numpy(variables), observation, index.astype(np.float64))
         np.testing.assert_allclose(value, expected, rtol=1e-4, atol=1e-4)
 
 
@@ -272,13 +284,14 @@ def transitions(rng, perturbation):
     )
 
 
-def numpy_loss(name, online, target, transition, indices, target_indices, sigma, second_moment):
-    """The paper's formula for one transition; `online` and `target` map (state, index) to values."""
-    t = transition
+def numpy_loss(name, values, params, target_params, transition, indices, target_indices, sigma, second_moment):
+    """The paper's formula for one transition; `values` maps (function, parameters) to a function of (state, index)."""
+    t, online = transition, values(numpy_values, params)
+    decides, target = values(numpy_decision_values, params), values(numpy_decision_values, target_params)
 
     def bootstrap(targets):  # double Q, the best of all target indices
-        values = [target(t.o_t, xi)[np.argmax(online(t.o_t, xi))] for xi in targets]
-        return t.r_t + t.discount_t * np.max(values)
+        best = [target(t.o_t, xi)[np.argmax(decides(t.o_t, xi))] for xi in targets]
+        return t.r_t + t.discount_t * np.max(best)
 
     def q(xi):
         return online(t.o_tm1, xi)[t.a_tm1]
@@ -321,16 +334,13 @@ def test_loss_equals_the_papers_formula(name):
     online, target = in_numpy(state.store.online), in_numpy(state.store.target)
     assert np.any(jax.tree.leaves(online)[0] != jax.tree.leaves(target)[0])
 
-    def values(params):
-        @functools.cache
-        def at(observation, index):
-            return numpy_values(name, types.Variables(params, prior), observation, np.array(index))
-
-        return lambda observation, index: at(int(observation), tuple(index))
+    def values(function, params):
+        variables = types.Variables(params, prior)
+        return lambda observation, index: function(name, variables, int(observation), np.array(index))
 
     expected = np.mean([
         numpy_loss(
-            name, values(online), values(target), types.Transition(*(field[i] for field in batch)),
+            name, values, online, target, types.Transition(*(field[i] for field in batch)),
             *(None if x is None else np.asarray(x[i], np.float64) for x in noises[2]),
             SIGMA.get(name, 0.7), agent.network.index.second_moment,
         )

@@ -11,6 +11,7 @@ from hyperagent_jax.agents import ensemble_plus_os
 from hyperagent_jax.agents import hyperagent
 from hyperagent_jax.agents import hyperagent_ois
 from hyperagent_jax.agents import hyperagent_prioritized
+from hyperagent_jax.agents import hyperagent_rmax
 from hyperagent_jax.agents import hyperdqn
 from hyperagent_jax.agents import hypermodel
 from hyperagent_jax.agents.base import Agent as Agent
@@ -21,8 +22,8 @@ from hyperagent_jax.agents.base import count_params as count_params
 _MODULES = {
     module.__name__.rpartition(".")[-1]: module
     for module in (
-        hyperagent, hyperagent_ois, hyperagent_prioritized, ddqn, bootdqn, ensemble_plus, ensemble_plus_os,
-        hyperdqn, hypermodel, enndqn,
+        hyperagent, hyperagent_ois, hyperagent_prioritized, hyperagent_rmax, ddqn, bootdqn, ensemble_plus,
+        ensemble_plus_os, hyperdqn, hypermodel, enndqn,
     )
 }
 CONFIGS: dict[str, type] = {name: module.Config for name, module in _MODULES.items()}

@@ -1,5 +1,6 @@
 """HyperAgent: posterior sampling over Q* with a last-layer linear hypermodel (ICML 2024)."""
 
+from collections.abc import Callable
 import dataclasses
 import math
 
@@ -36,6 +37,8 @@ class Config(base.Config):
         prior_scale: factor of the fixed prior.
         unit_prior: whether the prior has mean zero and a spread that is the same for all states and actions, its
             coefficients having the norm prior_scale, instead of whatever a random network gives.
+        independent_prior: with unit_prior and integer observations, whether its coefficients are drawn for every
+            state and action by themselves instead of by a network.
         posterior_scale: factor of the learnable part.
         prior_std: scale of the fixed prior's last layer (an epinet's prior has no such scale).
         mean_init: how b and the prior's b_0 start: as one vector on a "sphere" of radius prior_std, or "xavier".
@@ -56,6 +59,7 @@ class Config(base.Config):
     num_ois: int = 1
     prior_scale: float = 10.0
     unit_prior: bool = False
+    independent_prior: bool = False
     posterior_scale: float = 1.0
     prior_std: float = 1.0
     mean_init: str = "sphere"
@@ -67,6 +71,8 @@ class Config(base.Config):
         self.require(0, "resample_probability", high=1)
         if self.network not in NETWORKS:
             raise ValueError(f"network must be one of {', '.join(NETWORKS)}, got {self.network!r}")
+        if self.independent_prior and not self.unit_prior:
+            raise ValueError("independent_prior is a kind of unit_prior: use both, or neither")
         self.require_widths("epinet_hidden_sizes")
         self.require_widths("epinet_prior_hidden_sizes")
 
@@ -85,7 +91,7 @@ def make_network(
         return epistemic.make_hyper_network(
             torso, *arguments, **common, prior_scale=config.prior_scale, prior_std=config.prior_std,
             mean_init=config.mean_init, has_unit_prior=config.unit_prior,
-            has_bias=config.network == "last_layer_bias",
+            has_independent_prior=config.independent_prior, has_bias=config.network == "last_layer_bias",
         )
     if config.network == "all_layers":
         if len(spec.observation_shape) == 3:
@@ -93,7 +99,7 @@ def make_network(
         prior = epistemic.make_hyper_prior(
             torso, spec.num_actions, index.dim, observation,
             scale=config.prior_scale, std=config.prior_std, mean_init=config.mean_init,
-            has_unit_norm=config.unit_prior, num_states=spec.num_states,
+            has_unit_norm=config.unit_prior, is_independent=config.independent_prior, num_states=spec.num_states,
         )
         return nonlinear.make_hypermodel_network(
             config.hidden_sizes, *arguments, **common, prior=prior, prior_std=config.prior_std,
@@ -110,15 +116,25 @@ def make_network(
     )
 
 
-def make_agent(config: Config, spec: types.EnvironmentSpec) -> base.Agent:
-    """Makes HyperAgent, or a system that differs from it in its settings, for an environment."""
+def make_agent(
+    config: Config,
+    spec: types.EnvironmentSpec,
+    adapt: Callable[[epistemic.EpistemicNetwork], epistemic.EpistemicNetwork] = lambda network: network,
+) -> base.Agent:
+    """Makes HyperAgent, or a system that differs from it in its settings, for an environment.
+
+    Args:
+        config: its settings.
+        spec: the environment.
+        adapt: changes the network that `config` describes.
+    """
     index = indices.make(config.index_distribution, config.index_dim)
     perturbation = indices.make(config.perturbation_distribution, config.index_dim)
     if perturbation.second_moment is None or index.second_moment is None:
         raise ValueError("index and perturbation need isotropic second moments, which bernoulli_mask has not")
     # E[(xi^T z)^2] = M c_xi c_z; 1 for the unit-sphere index with z on the sphere of radius sqrt(M).
     noise_std = math.sqrt(config.index_dim * index.second_moment * perturbation.second_moment)
-    network = make_network(config, spec, index)
+    network = adapt(make_network(config, spec, index))
     loss = losses.make_td_loss(
         network,
         kind=config.loss,

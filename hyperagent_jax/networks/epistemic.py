@@ -22,10 +22,10 @@ class EpistemicNetwork(NamedTuple):
         init: maps a key to Variables(params, prior).
         prior: maps (prior, observation) to the fixed prior's belief, which never changes.
         posterior: maps (params, observation, prior belief) to the belief.
-        value: maps (params, belief, index) to Q-values [num_actions].
+        value: maps (params, belief, index) to the Q-values [num_actions] to act on and to bootstrap from.
         index: distribution of the index.
-        is_linear: whether beliefs are coefficients [num_actions, index_dim + 1] and `value` is their
-            product with [index, 1]; the exact loss needs it.
+        is_linear: whether beliefs are coefficients [num_actions, index_dim + 1] of a function that is linear in
+            the index, their product with [index, 1]; the exact loss needs it.
     """
 
     init: Callable[[types.PRNGKey], types.Variables]
@@ -111,6 +111,7 @@ def make_hyper_prior(
     std: float = 1.0,
     mean_init: str = "sphere",
     has_unit_norm: bool = False,
+    is_independent: bool = False,
     num_states: int | None = None,
 ) -> LinearFunction:
     """HyperAgent's prior: a linear hypermodel on the last layer of a torso of its own (eq. 13).
@@ -125,14 +126,29 @@ def make_hyper_prior(
         mean_init: how b_0 is drawn, "sphere" or "xavier".
         has_unit_norm: whether to scale the coefficients of every state and action to norm 1 and leave out the
             mean: the prior sigma_0 z_0(s, a) of the tabular analysis, with sigma_0 = `scale`.
+        is_independent: whether these coefficients are drawn by themselves for every integer state and action, as
+            there, instead of by a network, whose values have a large part in common: learning at some states
+            takes that part away from all.
         num_states: with integer observations, their number. The prior is then evaluated once for
             every state and kept as a table, which is what its network would return.
     """
+    if is_independent and num_states is not None:
+        return _make_independent_prior(num_actions, index_dim, num_states, scale)
     network = TorsoAndHead(torso, heads.HyperLinear(num_actions, index_dim, heads.prior_init(mean_init, std)))
     prior = _linear_function(network, observation)
     if has_unit_norm:
         prior = LinearFunction(prior.init, lambda params, o: _with_unit_norm(network.apply({"params": params}, o)))
     return _scaled_prior(prior, scale, num_states)
+
+
+def _make_independent_prior(num_actions: int, index_dim: int, num_states: int, scale: float) -> LinearFunction:
+    """A prior without mean whose coefficients [M] are uniform on a sphere for every state and action."""
+
+    def init(key):
+        directions = indices.sphere(index_dim).sample(key, (num_states, num_actions))
+        return scale * jnp.pad(directions, ((0, 0), (0, 0), (0, 1)))
+
+    return LinearFunction(init, lambda table, o: table[o])
 
 
 def _with_unit_norm(coefficients: types.Array) -> types.Array:
@@ -202,6 +218,41 @@ def make_linear_network(
     return EpistemicNetwork(init, prior.apply, posterior, value, index, is_linear=True)
 
 
+def with_unknown_value(
+    network: EpistemicNetwork, unknown_value: float, *, prior_norm: float, known_below: float, unknown_above: float
+) -> EpistemicNetwork:
+    """R-max (Brafman and Tennenholtz, 2002) with a hypermodel's uncertainty in place of counts.
+
+    With mean mu and coefficients m of an action, u = |m| / prior_norm is the share of its prior uncertainty that is
+    left. Its value is mu where u <= known_below, the larger of mu and unknown_value where u >= unknown_above, and
+    in between on the line that joins them; no index changes it. So all actions that were never tried are worth the
+    same, however the network generalises to them, and all that were tried what they are known to be worth.
+
+    Args:
+        network: a network that is linear in its index.
+        unknown_value: what an unknown action is worth.
+        prior_norm: norm of the prior's coefficients, the same for all states and actions.
+        known_below: up to this share an action is known.
+        unknown_above: from this share on it is unknown.
+    """
+    if not network.is_linear:
+        raise ValueError("unknown_value needs a network that is linear in its index")
+    if not prior_norm > 0:
+        raise ValueError(f"unknown_value needs a prior that tells what is unknown, got the scale {prior_norm}")
+    if not 0 <= known_below < unknown_above:
+        raise ValueError(f"known_below must be at least 0 and less than unknown_above, got {known_below} and "
+                         f"{unknown_above}")
+
+    def value(params, belief, index):
+        del params, index
+        mean = belief[:, -1]
+        left = jnp.sqrt(jnp.sum(belief[:, :-1] ** 2, axis=-1)) / prior_norm
+        weight = jnp.clip((left - known_below) / (unknown_above - known_below), 0.0, 1.0)
+        return mean + weight * jnp.maximum(unknown_value - mean, 0.0)
+
+    return network._replace(value=value)
+
+
 def with_prior(
     init: Callable[[types.PRNGKey], types.Params], prior: LinearFunction
 ) -> Callable[[types.PRNGKey], types.Variables]:
@@ -223,6 +274,7 @@ def make_hyper_network(
     prior_std: float = 1.0,
     mean_init: str = "sphere",
     has_unit_prior: bool = False,
+    has_independent_prior: bool = False,
     has_bias: bool = False,
     num_states: int | None = None,
 ) -> EpistemicNetwork:
@@ -239,6 +291,7 @@ def make_hyper_network(
         prior_std: radius of the spheres the prior's last layer is drawn from.
         mean_init: how b and b_0 start, "sphere" or "xavier".
         has_unit_prior: whether the prior has mean zero and coefficients of norm `prior_scale` everywhere.
+        has_independent_prior: whether, for integer observations, they are drawn without a network.
         has_bias: HyperDQN's form: the last layer's bias is generated too, from zero on, and the learnable
             hypermodel starts as HyperDQN's.
         num_states: with integer observations, their number; the prior is then kept as a table.
@@ -252,7 +305,8 @@ def make_hyper_network(
         head = heads.HyperLinear(num_actions, index.dim, heads.learnable_init(mean_init, prior_std))
     prior = make_hyper_prior(
         prior_torso or torso, num_actions, index.dim, observation,
-        scale=prior_scale, std=prior_std, mean_init=mean_init, has_unit_norm=has_unit_prior, num_states=num_states,
+        scale=prior_scale, std=prior_std, mean_init=mean_init, has_unit_norm=has_unit_prior,
+        is_independent=has_independent_prior, num_states=num_states,
     )
     learnable = _linear_function(TorsoAndHead(torso, head), observation)
     return make_linear_network(learnable, prior, index, posterior_scale)

@@ -20,6 +20,7 @@ from hyperagent_jax import results
 from hyperagent_jax import types
 from hyperagent_jax.environments import bsuite_adapter
 from hyperagent_jax.environments import deep_sea
+from hyperagent_jax.networks import epistemic
 from hyperagent_jax.runners import core as core_lib
 from hyperagent_jax.runners import evaluate
 from hyperagent_jax.runners import loop
@@ -367,9 +368,10 @@ def value_maps(agent: agents.Agent, state: core_lib.SeedState, size: int) -> dic
     def greedy_values(variables, indices, cells):
         def at(cell):
             belief = agent.network.belief(variables, cell)
-            q = jax.vmap(agent.network.value, (None, None, 0))(variables.params, belief, indices)
-            values = jnp.max(q, axis=-1)
-            return jnp.mean(values), jnp.std(values)
+            q = sampled = jax.vmap(agent.network.value, (None, None, 0))(variables.params, belief, indices)
+            if agent.network.is_linear:  # what it acts on may not depend on the index; what it knows does
+                sampled = jax.vmap(epistemic.evaluate_coefficients, (None, 0))(belief, indices)
+            return jnp.mean(jnp.max(q, axis=-1)), jnp.std(jnp.max(sampled, axis=-1))
 
         return jax.vmap(at)(cells)
 
