@@ -13,6 +13,7 @@ from hyperagent_jax import optimizers
 from hyperagent_jax import types
 from hyperagent_jax.agents import base
 from hyperagent_jax.agents import hyperagent
+from hyperagent_jax.agents import hyperagent_rmax
 from hyperagent_jax.networks import torsos
 
 STATES = types.EnvironmentSpec(num_actions=2, observation_shape=(), num_states=30)
@@ -50,6 +51,9 @@ def test_auto_does_not_trust_a_loss_of_ones_own():
     (lambda: agents.make_agent("ddqn", hyperagent.Config(), STATES), "must be made by agents.CONFIGS['ddqn']"),
     (lambda: hyperagent.Config(replay_capacity=1e5), "replay_capacity must be a whole number, got 100000.0"),
     (lambda: hyperagent.Config(hidden_sizes=64), "hidden_sizes must be one or more positive widths, got 64"),
+    (lambda: hyperagent.Config(independent_prior=True), "independent_prior is a kind of unit_prior: use both"),
+    (lambda: hyperagent_rmax.Config(unit_prior=False, independent_prior=False), "use unit_prior=True"),
+    (lambda: hyperagent_rmax.make_agent(hyperagent_rmax.Config(prior_scale=0.0), STATES), "got the scale 0.0"),
     (lambda: losses.with_gradient_penalty(losses.Loss(None, None), 0.1), "needs a loss with apply_with_value"),
 ])
 def test_misuse_is_one_clear_line(make, message):

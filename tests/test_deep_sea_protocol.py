@@ -112,6 +112,16 @@ def test_a_solved_run_stops_at_once():
     assert result["solved"] is True and result["episodes_to_learn"] == 50
 
 
+def test_maps_at_the_start_show_what_is_unknown():
+    config = agents.CONFIGS["hyperagent_rmax"](hidden_sizes=(16, 16), posterior_scale=0.0)
+    task = deep_sea.Task("hyperagent_rmax", deep_sea.resolve(config, PROTOCOL), PROTOCOL, (0,))
+    program = deep_sea.compile_program(task)
+    maps = deep_sea.value_maps(program.agent, jax.tree.map(lambda x: x[0], program.init()), PROTOCOL.size)
+    np.testing.assert_array_equal(maps["value"], np.full((5, 5), 0.5))  # whatever the index
+    # Every value of the prior has the standard deviation 0.5 / sqrt(4) over indices; the larger of two a bit less.
+    assert np.all((0.1 < maps["uncertainty"]) & (maps["uncertainty"] < 0.3))
+
+
 def test_python_loop_on_bsuite_is_the_scan():
     """Same agent, same random numbers: the same actions on bsuite's own DeepSea, and the same parameters."""
     states = {}

@@ -274,6 +274,68 @@ def test_unit_prior_has_the_same_norm_everywhere_and_no_mean(num_states):
     np.testing.assert_allclose(unit[..., :-1], 0.5 * plain[..., :-1] / norms, rtol=1e-5)
 
 
+def test_independent_prior_has_nothing_in_common_between_states():
+    num_states, torso = 2_000, torsos.OneHotMlp(2_000, (8, 8))
+
+    def table(is_independent):
+        prior = epistemic.make_hyper_prior(
+            torso, 3, 4, STATE, scale=0.5, has_unit_norm=True, is_independent=is_independent, num_states=num_states
+        )
+        return np.array(prior.init(jax.random.key(0))), prior
+
+    independent, prior = table(True)
+    assert independent.shape == (num_states, 3, 5)
+    np.testing.assert_array_equal(independent[..., -1], 0.0)
+    np.testing.assert_allclose(np.linalg.norm(independent, axis=-1), 0.5, rtol=1e-5)
+    # The mean of n directions on a sphere in R^4 has the root mean square 1 / sqrt(n); a network's is of order 1.
+    common = np.linalg.norm(np.mean(independent, axis=0), axis=-1) / 0.5
+    assert np.all(common < 5 / np.sqrt(num_states))
+    assert np.all(np.linalg.norm(np.mean(table(False)[0], axis=0), axis=-1) / 0.5 > 0.3)
+    np.testing.assert_array_equal(prior.apply(independent, 7), independent[7])
+
+
+def test_independent_prior_of_arrays_is_a_networks():
+    torso, observation = torsos.Mlp((8, 8)), jnp.ones(6)
+    values = [
+        prior.apply(prior.init(jax.random.key(0)), observation)
+        for prior in (
+            epistemic.make_hyper_prior(torso, 3, 4, observation, scale=0.5, has_unit_norm=True, is_independent=x)
+            for x in (False, True)
+        )
+    ]
+    np.testing.assert_array_equal(*values)
+
+
+def test_values_of_the_unknown_by_hand():
+    def network(**limits):
+        limits = {"prior_norm": 2.0, "known_below": 0.25, "unknown_above": 0.75, **limits}
+        return epistemic.with_unknown_value(make_network(dim=2), 3.0, **limits)
+
+    def value(*action):  # its coefficients and mean
+        belief = jnp.tile(jnp.array(action), (3, 1))
+        values = [network().value({}, belief, xi) for xi in (jnp.zeros(2), jnp.array([1.0, -5.0]))]
+        np.testing.assert_array_equal(*values)  # no index changes it
+        return float(values[0][0])
+
+    assert value(0.0, 0.0, 1.0) == 1.0
+    assert value(0.3, -0.4, 1.0) == 1.0  # |m| = 0.5, a quarter of the prior's: known
+    assert value(0.6, 0.8, 1.0) == pytest.approx(2.0)  # |m| = 1, halfway between known and unknown
+    assert value(0.9, -1.2, 1.0) == pytest.approx(3.0)  # |m| = 1.5: unknown
+    assert value(3.0, 4.0, 1.0) == pytest.approx(3.0)
+    assert value(0.6, 0.8, 5.0) == value(3.0, 4.0, 5.0) == 5.0  # known to be better than the unknown
+    for limits, message in (
+        (dict(prior_norm=0.0), "needs a prior that tells what is unknown, got the scale 0.0"),
+        (dict(known_below=0.75), "known_below must be at least 0 and less than unknown_above, got 0.75 and 0.75"),
+        (dict(known_below=-0.1), "known_below must be at least 0 and less than unknown_above, got -0.1 and 0.75"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            network(**limits)
+    with pytest.raises(ValueError, match="unknown_value needs a network that is linear in its index"):
+        epistemic.with_unknown_value(
+            make_network()._replace(is_linear=False), 3.0, prior_norm=1.0, known_below=0.2, unknown_above=0.4
+        )
+
+
 def test_scales_multiply_the_two_parts():
     variables = make_network().init(jax.random.key(0))
     state, zero = jnp.array(3), jnp.zeros((3, 5))

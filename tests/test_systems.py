@@ -19,6 +19,7 @@ from hyperagent_jax.runners import scan
 
 NAMES = tuple(agents.CONFIGS)
 ENSEMBLES = ("bootdqn", "ensemble_plus", "ensemble_plus_os")
+UNIT_PRIORS = ("hyperagent_prioritized", "hyperagent_rmax")  # ours
 DEPENDENT = ("bootdqn", "ensemble_plus", "hyperdqn", "enndqn")
 NUM_STATES, NUM_ACTIONS = 12, 3
 STATES = types.EnvironmentSpec(NUM_ACTIONS, (), NUM_STATES)
@@ -48,7 +49,7 @@ def test_the_systems_of_the_paper_are_there():
     assert set(NAMES) == {
         "hyperagent", "hyperagent_ois", "ddqn", "bootdqn", "ensemble_plus", "ensemble_plus_os", "hyperdqn",
         "hypermodel", "enndqn",
-    } | {"hyperagent_prioritized", "hyperagent_rmax"}  # ours
+    } | set(UNIT_PRIORS)
 
 
 # Values, written again in numpy for one observation, weights as they would be generated for one index
@@ -115,9 +116,7 @@ def numpy_hypermodel(params, observation, index):
 
 
 LEARNABLE = {
-    **dict.fromkeys(
-        ("hyperagent", "hyperagent_ois", "hyperagent_prioritized", "hyperagent_rmax", "hyperdqn", "ddqn"), numpy_hyper
-    ),
+    **dict.fromkeys(("hyperagent", "hyperagent_ois", *UNIT_PRIORS, "hyperdqn", "ddqn"), numpy_hyper),
     **dict.fromkeys(ENSEMBLES, numpy_ensemble),
     "enndqn": numpy_epinet,
     "hypermodel": numpy_hypermodel,
@@ -132,7 +131,7 @@ def numpy_prior(name, prior, observation, index):
         return prior[observation] @ np.append(index, 1.0)
     if name in ENSEMBLES or name == "enndqn":
         return (30.0 if name in ENSEMBLES else 1.0) * numpy_ensemble(prior, observation, index)
-    if name in ("hyperagent_prioritized", "hyperagent_rmax"):  # sigma_0 z_0, a direction for every action
+    if name in UNIT_PRIORS:  # sigma_0 z_0, a direction for every action
         mean = numpy_hyper(prior, observation, np.zeros(len(index)))
         z = np.array([numpy_hyper(prior, observation, e) - mean for e in np.eye(len(index))])
         return 0.5 * index @ (z / np.linalg.norm(z, axis=0))
@@ -285,7 +284,7 @@ def transitions(rng, perturbation):
 
 
 def numpy_loss(name, values, params, target_params, transition, indices, target_indices, sigma, second_moment):
-    """The paper's formula for one transition; `values` maps (function, parameters) to a function of (state, index)."""
+    """The paper's formula for one transition; `values` maps (function, params) to one of state and index."""
     t, online = transition, values(numpy_values, params)
     decides, target = values(numpy_decision_values, params), values(numpy_decision_values, target_params)
 

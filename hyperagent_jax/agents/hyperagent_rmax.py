@@ -1,16 +1,17 @@
 """HyperAgent's uncertainty in place of R-max's counts: whatever was never tried is worth the same.
 
 On DeepSea an agent must try almost all N^2 pairs of cell and action, N in an episode. How many episodes that takes
-depends on how evenly untried pairs attract it. Where the value of an untried pair is drawn at random, by an index or
-by how the network happens to generalise, some look poor and are passed by again and again, until they are all that is
-left: about N log N episodes. Where all are worth the same, the nearest is tried next, and episodes are linear in N.
-So this agent
+depends on how evenly untried pairs attract it. Where the value of an untried pair is drawn at random, by an index
+or by how the network happens to generalise, some look poor and are passed by again and again, until they are all
+that is left: about N log N episodes. Where all are worth the same, the nearest is tried next, and episodes are
+linear in N. So this agent
 - acts on, and bootstraps from, `unknown_value` where the uncertainty is still close to the prior's, and the mean
   where it is gone, so that what little is left of it does not add up along a path either;
 - has a prior that is drawn for every state and action by itself, so that uncertainty is not learned away where
   nothing was tried (observations that are not integers have a network's);
 - learns as `hyperagent_prioritized` does.
-It is for environments with little randomness: one visit makes an action known. BUILD_NOTES.md has the measurements.
+It is for environments with little randomness: one visit makes an action known. BUILD_NOTES.md has what was
+measured.
 """
 
 import dataclasses

@@ -223,10 +223,10 @@ def with_unknown_value(
 ) -> EpistemicNetwork:
     """R-max (Brafman and Tennenholtz, 2002) with a hypermodel's uncertainty in place of counts.
 
-    With mean mu and coefficients m of an action, u = |m| / prior_norm is the share of its prior uncertainty that is
-    left. Its value is mu where u <= known_below, the larger of mu and unknown_value where u >= unknown_above, and
-    in between on the line that joins them; no index changes it. So all actions that were never tried are worth the
-    same, however the network generalises to them, and all that were tried what they are known to be worth.
+    With mean mu and coefficients m of an action, u = |m| / prior_norm is the share of its prior uncertainty that
+    is left. Its value is mu where u <= known_below, the larger of mu and unknown_value where u >= unknown_above,
+    and in between on the line that joins them; no index changes it. So all actions that were never tried are worth
+    the same, however the network generalises to them, and all that were tried what is known of them.
 
     Args:
         network: a network that is linear in its index.
