@@ -119,6 +119,13 @@ def test_deep_sea_is_learned_and_failures_are_counted():
     assert failed and all(row["interactions"] == 300 * row["size"] for row in failed)
 
 
+def test_rmax_is_linear_in_the_size_of_deep_sea():
+    config = deep_sea.Config(num_episodes=150, sizes=(8, 16, 32), num_seeds=3, agents=("rmax",), window=20)
+    rows = deep_sea.run(config)["results"]
+    assert [row["size"] for row in rows] == [8] * 3 + [16] * 3 + [32] * 3
+    assert all(2.4 < row["episodes_to_learn"] / row["size"] < 3.2 for row in rows)
+
+
 def test_speed_compares_the_same_work():
     rows = speed.run(speed.Config(num_seeds=4, num_episodes=200, num_states=3, horizon=3, numpy_seeds=2))["bench"]
     assert [(row["what"], row["seeds_run"]) for row in rows] == [

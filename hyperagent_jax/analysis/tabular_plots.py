@@ -16,6 +16,7 @@ _LABELS = {
     "psrl": "PSRL",
     "lmc_lsvi": "LMC-LSVI",
     "bayes_ucbvi": "Incre-Bayes-UCBVI",
+    "rmax": "R-max",
     "q_learning": "Q-learning, epsilon-greedy",
     "theorem": "the theorem's bound",
     "most": "H per episode, the most there is",

@@ -9,6 +9,7 @@ from hyperagent_jax.tabular import hyperagent
 from hyperagent_jax.tabular import lmc_lsvi
 from hyperagent_jax.tabular import psrl
 from hyperagent_jax.tabular import q_learning
+from hyperagent_jax.tabular import rmax
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,6 +75,7 @@ AGENTS: dict[str, Callable[[Settings, base.Size], base.Agent]] = {
     "psrl": lambda settings, size: psrl.make_agent(psrl.Config(settings.beta), size),
     "lmc_lsvi": _lmc_lsvi,
     "bayes_ucbvi": lambda settings, size: bayes_ucbvi.make_agent(bayes_ucbvi.Config(), size),
+    "rmax": lambda settings, size: rmax.make_agent(rmax.Config(float(size.horizon)), size),
     "q_learning": lambda settings, size: q_learning.make_agent(q_learning.Config(), size),
 }
 

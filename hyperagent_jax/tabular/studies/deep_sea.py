@@ -39,7 +39,7 @@ class Config(agents_lib.Settings):
     sigma: float = 0.01
     prior_mean: str = "0"
     sizes: tuple[int, ...] = (10, 20, 30, 40, 50)
-    agents: tuple[str, ...] = ("hyperagent", "hyperagent_ois", "rlsvi", "bayes_ucbvi", "q_learning")
+    agents: tuple[str, ...] = ("hyperagent", "hyperagent_ois", "rlsvi", "bayes_ucbvi", "rmax", "q_learning")
     index_dims: tuple[int, ...] = (1, 4)
     prior_means: tuple[str, ...] = ("0", "1")
     num_seeds: int = 5
