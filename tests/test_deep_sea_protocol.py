@@ -117,7 +117,7 @@ def test_maps_at_the_start_show_what_is_unknown():
     task = deep_sea.Task("hyperagent_rmax", deep_sea.resolve(config, PROTOCOL), PROTOCOL, (0,))
     program = deep_sea.compile_program(task)
     maps = deep_sea.value_maps(program.agent, jax.tree.map(lambda x: x[0], program.init()), PROTOCOL.size)
-    np.testing.assert_array_equal(maps["value"], np.full((5, 5), 0.5))  # whatever the index
+    np.testing.assert_array_equal(maps["value"], np.ones((5, 5)))  # whatever the index
     # Every value of the prior has the standard deviation 0.5 / sqrt(4) over indices; the larger of two a bit less.
     assert np.all((0.1 < maps["uncertainty"]) & (maps["uncertainty"] < 0.3))
 

@@ -150,7 +150,7 @@ def numpy_decision_values(name, variables, observation, index):
         return values(index)
     mean = values(np.zeros(len(index)))
     spread = np.linalg.norm([values(e) - mean for e in np.eye(len(index))], axis=0)
-    return mean + np.interp(spread / 0.5, [0.2, 0.4], [0.0, 1.0]) * (np.maximum(mean, 0.5) - mean)
+    return mean + np.interp(spread / 0.5, [0.2, 0.4], [0.0, 1.0]) * (np.maximum(mean, 1.0) - mean)
 
 
 def in_numpy(tree):

@@ -9,6 +9,7 @@ linear in N. So this agent
   where it is gone, so that what little is left of it does not add up along a path either;
 - has a prior that is drawn for every state and action by itself, so that uncertainty is not learned away where
   nothing was tried (observations that are not integers have a network's);
+- has a lower discount, so that a nearer untried pair is better by more than the error of the values;
 - learns as `hyperagent_prioritized` does.
 It is for environments with little randomness: one visit makes an action known. BUILD_NOTES.md has what was
 measured.
@@ -29,16 +30,17 @@ class Config(hyperagent_prioritized.Config):
     """The settings of `hyperagent_prioritized`, without sampled optimism.
 
     Attributes:
-        unknown_value: what an unknown action is taken to be worth.
+        unknown_value: what an unknown action is taken to be worth: the largest return there is.
         known_below: an action is known when no more than this share of its prior uncertainty is left.
         unknown_above: and unknown from this share on; in between its value is on the line that joins both.
     """
 
-    unknown_value: float = 0.5
+    unknown_value: float = 1.0
     known_below: float = 0.2
     unknown_above: float = 0.4
     num_ois: int = 1
     independent_prior: bool = True
+    discount: float = 0.985
 
     def __post_init__(self):
         super().__post_init__()
