@@ -52,7 +52,8 @@ def test_auto_does_not_trust_a_loss_of_ones_own():
     (lambda: hyperagent.Config(replay_capacity=1e5), "replay_capacity must be a whole number, got 100000.0"),
     (lambda: hyperagent.Config(hidden_sizes=64), "hidden_sizes must be one or more positive widths, got 64"),
     (lambda: hyperagent.Config(independent_prior=True), "independent_prior is a kind of unit_prior: use both"),
-    (lambda: hyperagent_rmax.Config(unit_prior=False, independent_prior=False), "use unit_prior=True"),
+    (lambda: hyperagent_rmax.Config(unit_prior=False), "use unit_prior=True"),
+    (lambda: hyperagent_rmax.Config(network="epinet"), "linear in the index: use network=last_layer"),
     (lambda: hyperagent_rmax.make_agent(hyperagent_rmax.Config(prior_scale=0.0), STATES), "got the scale 0.0"),
     (lambda: losses.with_gradient_penalty(losses.Loss(None, None), 0.1), "needs a loss with apply_with_value"),
 ])

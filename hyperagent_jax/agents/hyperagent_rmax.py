@@ -43,9 +43,11 @@ class Config(hyperagent_prioritized.Config):
     discount: float = 0.985
 
     def __post_init__(self):
-        super().__post_init__()
         if not self.unit_prior:
             raise ValueError("hyperagent_rmax compares uncertainties with the prior's norm: use unit_prior=True")
+        if self.network not in ("last_layer", "last_layer_bias"):
+            raise ValueError("hyperagent_rmax needs values that are linear in the index: use network=last_layer")
+        super().__post_init__()
 
 
 def make_agent(config: Config, spec: types.EnvironmentSpec) -> base.Agent:
