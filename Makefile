@@ -15,7 +15,7 @@ PYTEST_FLAGS ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup deepsea tabular atari test test-slow bench lint lock clean
+.PHONY: help setup deepsea tabular atari test test-slow bench lint format lock clean
 
 help:  ## List the targets
 	@echo "usage: make <target>"
@@ -41,8 +41,13 @@ test-slow: $(STAMP)  ## Run the slow tests
 bench: $(STAMP)  ## Measure the speed of learning and acting; BENCH_FLAGS are passed on
 	$(BIN)/python experiments/bench.py $(BENCH_FLAGS)
 
-lint: $(STAMP)  ## Check the style
+lint: $(STAMP)  ## Check the style; `make format` rewrites it
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: $(STAMP)  ## Rewrite the code in the house style
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
 
 lock: | $(BIN)/pip  ## Resolve setup.py again and write requirements.txt, upgrading what the bounds allow
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check "uv>=0.9,<1"

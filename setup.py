@@ -46,7 +46,7 @@ def read_version() -> str:
     text = (ROOT / "hyperagent_jax" / "__init__.py").read_text(encoding="utf-8")
     match = re.search(r'^__version__ = "([^"]+)"$', text, re.MULTILINE)
     if match is None:
-        raise RuntimeError("hyperagent_jax/__init__.py has no line of the form __version__ = \"...\"")
+        raise RuntimeError('hyperagent_jax/__init__.py has no line of the form __version__ = "..."')
     return match.group(1)
 
 

@@ -60,8 +60,12 @@ def main(rounds: int = 300, seed: int = 0) -> dict[str, float]:
         draw = np.asarray(values(state, contexts[k], index.sample(index_key, (1,))))[0]
         arms["hypermodel"][k] = draw.argmax()
         played = arms["exact"][:k]
-        means, covariances = exact_posterior(contexts[:k], played, (weights[played] * contexts[:k]).sum(-1)
-                                             + noise[np.arange(k), played], prior_mean)
+        means, covariances = exact_posterior(
+            contexts[:k],
+            played,
+            (weights[played] * contexts[:k]).sum(-1) + noise[np.arange(k), played],
+            prior_mean,
+        )
         sampled = [rng.multivariate_normal(*posterior) for posterior in zip(means, covariances, strict=True)]
         arms["exact"][k] = (sampled @ contexts[k]).argmax()
         gains = weights @ contexts[k]
@@ -75,9 +79,12 @@ def main(rounds: int = 300, seed: int = 0) -> dict[str, float]:
     means, covariances = exact_posterior(contexts, arms["hypermodel"], rewards, prior_mean)
     learned = beliefs[..., :-1] @ beliefs[..., :-1].transpose(0, 2, 1)
     relative = lambda x, y: float(np.linalg.norm(x - y) / np.linalg.norm(y))
-    return {"regret": float(regret["hypermodel"]), "regret of exact Thompson sampling": float(regret["exact"]),
-            "relative error of the mean": relative(beliefs[..., -1], means),
-            "relative error of the covariance": relative(learned, covariances)}
+    return {
+        "regret": float(regret["hypermodel"]),
+        "regret of exact Thompson sampling": float(regret["exact"]),
+        "relative error of the mean": relative(beliefs[..., -1], means),
+        "relative error of the covariance": relative(learned, covariances),
+    }
 
 
 if __name__ == "__main__":

@@ -39,8 +39,17 @@ flags.DEFINE_string("logdir", None, "Folder for bench.csv and config.json; defau
 flags.DEFINE_bool("overwrite", False, "Delete what is in --logdir first.")
 
 FIELDS = (
-    "agent", "size", "seeds", "loss", "interactions_per_second", "step_us", "matmul_us", "optimizer_us",
-    "of_limit", "compile_seconds", "recompile_seconds",
+    "agent",
+    "size",
+    "seeds",
+    "loss",
+    "interactions_per_second",
+    "step_us",
+    "matmul_us",
+    "optimizer_us",
+    "of_limit",
+    "compile_seconds",
+    "recompile_seconds",
 )
 
 

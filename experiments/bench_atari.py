@@ -24,13 +24,26 @@ from hyperagent_jax.runners import atari
 FLAGS = flags.FLAGS
 flags.DEFINE_string("game", "Breakout", "The game of --benchmark=atari.")
 flags.DEFINE_integer("num_envs", 4, "Environments of --benchmark=atari.", lower_bound=1)
-flags.DEFINE_integer("turns", 5, "Turns of --benchmark=atari, each with some updates of every agent.",
-                     lower_bound=1)
-flags.DEFINE_integer("replay_capacity", 500_000, "Transitions in the replay whose memory is measured by "
-                     "--benchmark=atari; 0 to leave that out.", lower_bound=0)
+flags.DEFINE_integer(
+    "turns", 5, "Turns of --benchmark=atari, each with some updates of every agent.", lower_bound=1
+)
+flags.DEFINE_integer(
+    "replay_capacity",
+    500_000,
+    "Transitions in the replay whose memory is measured by --benchmark=atari; 0 to leave that out.",
+    lower_bound=0,
+)
 
 FIELDS = (
-    "agent", "preset", "threads", "num_params", "update_ms", "cpu_ms", "of_ddqn", "times_authors", "loop_ms",
+    "agent",
+    "preset",
+    "threads",
+    "num_params",
+    "update_ms",
+    "cpu_ms",
+    "of_ddqn",
+    "times_authors",
+    "loop_ms",
     "loop_efficiency",
 )
 MEMORY_FIELDS = ("capacity", "predicted_mb", "resident_mb", "of_predicted")
@@ -92,9 +105,16 @@ def measure(preset: str) -> list[dict]:
         update, loop, cpu = (np.median(x) for x in (one.update_seconds, one.loop_seconds, one.cpu_seconds))
         fastest, authors = 1e3 * min(one.update_seconds), _AUTHORS_MS.get(threads)
         row = (
-            agent, preset, threads, sum(x.size for x in jax.tree.leaves(one.runner.learner.store.online)),
-            fastest, 1e3 * cpu, cpu / plain, authors / fastest if authors else "",
-            1e3 * min(one.loop_seconds), update / loop,
+            agent,
+            preset,
+            threads,
+            sum(x.size for x in jax.tree.leaves(one.runner.learner.store.online)),
+            fastest,
+            1e3 * cpu,
+            cpu / plain,
+            authors / fastest if authors else "",
+            1e3 * min(one.loop_seconds),
+            update / loop,
         )
         rounded = [round(x, 2) if isinstance(x, float) else x for x in row]
         rows.append(dict(zip(FIELDS, rounded, strict=True)))
@@ -107,7 +127,12 @@ def measure_memory() -> dict:
     config = presets.configs("paper")["hyperagent"](replay_capacity=FLAGS.replay_capacity)
     protocol = atari.Protocol(num_envs=FLAGS.num_envs)
     task = atari.Task(
-        FLAGS.game, "hyperagent", atari.resolve("hyperagent", config, protocol), protocol, 0, "",
+        FLAGS.game,
+        "hyperagent",
+        atari.resolve("hyperagent", config, protocol),
+        protocol,
+        0,
+        "",
     )
     predicted = atari.num_bytes(task)["total"] + atari.PROGRAM_BYTES
     memory.require(predicted, "the replay", "lower --replay_capacity")
@@ -119,8 +144,13 @@ def measure_memory() -> dict:
     num_envs = settings.num_envs
     shown = runner._step.observations
     rows = frames_lib.Rows(
-        np.arange(num_envs), shown, np.zeros(num_envs, bool), np.zeros(num_envs, np.float32),
-        np.zeros(num_envs, bool), np.zeros(num_envs, bool), np.zeros(num_envs, np.int32),
+        np.arange(num_envs),
+        shown,
+        np.zeros(num_envs, bool),
+        np.zeros(num_envs, np.float32),
+        np.zeros(num_envs, bool),
+        np.zeros(num_envs, bool),
+        np.zeros(num_envs, np.int32),
         np.zeros((num_envs, *settings.prior_shape), np.float32),
         np.zeros((num_envs, settings.perturbation_dim), np.float32),
     )

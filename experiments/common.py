@@ -29,8 +29,9 @@ def define_run_flags() -> None:
     """Defines the flags of scripts whose runs can be resumed and spread over processes."""
     flags.DEFINE_bool("resume", False, "Go on with the run in --logdir, from its checkpoints.")
     flags.DEFINE_bool("overwrite", False, "Delete the run in --logdir first.")
-    flags.DEFINE_integer("num_workers", None, "Processes; default: one per core on CPU, one on accelerators.",
-                         lower_bound=1)
+    flags.DEFINE_integer(
+        "num_workers", None, "Processes; default: one per core on CPU, one on accelerators.", lower_bound=1
+    )
     flags.DEFINE_float("checkpoint_seconds", 60.0, "Time between checkpoints.", lower_bound=0.0)
     flags.DEFINE_bool("progress", True, "Show a progress bar.")
 
@@ -38,8 +39,9 @@ def define_run_flags() -> None:
 def define_seed_flags() -> None:
     """Defines the flags that `seeds` reads."""
     flags.DEFINE_integer("seed", 0, "First seed.", lower_bound=0, upper_bound=types.MAX_SEED)
-    flags.DEFINE_integer("num_seeds", 1, "Number of seeds: seed, seed + 1, ...", lower_bound=1,
-                         upper_bound=1_000_000)
+    flags.DEFINE_integer(
+        "num_seeds", 1, "Number of seeds: seed, seed + 1, ...", lower_bound=1, upper_bound=1_000_000
+    )
 
 
 def seeds() -> list[int]:
@@ -74,8 +76,15 @@ def use_compilation_cache() -> None:
 def progress_bar(total: int, unit: str, done: int = 0) -> tqdm.tqdm:
     """A bar on standard error that shows how many of `total` are done, unless --noprogress was given."""
     return tqdm.tqdm(
-        initial=done, total=total, unit=unit, unit_scale=total >= 10_000, disable=not flags.FLAGS.progress,
-        mininterval=0.2, smoothing=0.05, dynamic_ncols=True, file=sys.stderr,
+        initial=done,
+        total=total,
+        unit=unit,
+        unit_scale=total >= 10_000,
+        disable=not flags.FLAGS.progress,
+        mininterval=0.2,
+        smoothing=0.05,
+        dynamic_ncols=True,
+        file=sys.stderr,
     )
 
 

@@ -26,8 +26,12 @@ from hyperagent_jax.analysis import runs as runs_lib
 from hyperagent_jax.analysis import solve_times
 
 FLAGS = flags.FLAGS
-flags.DEFINE_list("results", [], "Files results.csv, or folders that hold one, of run_deepsea.py or sweep.py, or "
-                  "of run_atari.py; or folders of run_bsuite.py, one per agent.")
+flags.DEFINE_list(
+    "results",
+    [],
+    "Files results.csv, or folders that hold one, of run_deepsea.py or sweep.py, or "
+    "of run_atari.py; or folders of run_bsuite.py, one per agent.",
+)
 flags.DEFINE_string("out", "logs/report", "Folder for report.html, the pictures and the tables as csv.")
 flags.DEFINE_string("title", None, "Heading of the page; default: what was run.")
 
@@ -114,7 +118,9 @@ def _bsuite(out: pathlib.Path) -> tuple[str, str]:
         drawings["deep_sea"] = plots.solve_times, solutions
         results.write_csv(out / "deep_sea.csv", *bsuite_scores.solution_table(logs))
     titles = {
-        "radar": "bsuite scores by tag", "scores": "bsuite scores", "curves": "Learning curves",
+        "radar": "bsuite scores by tag",
+        "scores": "bsuite scores",
+        "curves": "Learning curves",
         "deep_sea": "Episodes until DeepSea is solved",
     }
     pictures = {
@@ -155,7 +161,9 @@ def _atari(out: pathlib.Path) -> tuple[str, str]:
     if params := [run.num_params for run in found.runs if run.agent.startswith("hyperagent") and run.num_params]:
         methods = atari.efficiencies(int(statistics.median(params)))
         drawings["data_and_parameters"] = (
-            plots.data_against_parameters, "Data and parameters for human-level scores", methods,
+            plots.data_against_parameters,
+            "Data and parameters for human-level scores",
+            methods,
         )
     for agent in found.agents:
         for other, values in atari.improvements(found, agent).items():
@@ -164,7 +172,8 @@ def _atari(out: pathlib.Path) -> tuple[str, str]:
     out.mkdir(parents=True, exist_ok=True)
     pictures = {
         name: _picture(
-            out / f"{name}.png", f"{title}.",
+            out / f"{name}.png",
+            f"{title}.",
             lambda file, narrow, draw=draw, title=title, data=data: draw(file, title, data, narrow=narrow),
         )
         for name, (draw, title, data) in drawings.items()

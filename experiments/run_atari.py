@@ -31,8 +31,13 @@ _CONFIGS = {preset: presets.configs(preset) for preset in presets.PRESETS}
 _PROTOCOL = {"protocol": atari.Protocol}
 flags.DEFINE_string("game", "Pong", f"The game, several with commas, or {' or '.join(games.GAME_SETS)}.")
 flags.DEFINE_string("agent", "hyperagent", f"The agent: {', '.join(_CONFIGS['paper'])}.")
-flags.DEFINE_enum("preset", "paper", presets.PRESETS, "Settings of the paper, or of its released code, which has "
-                  f"{presets.differences('paper', 'released')} instead.")
+flags.DEFINE_enum(
+    "preset",
+    "paper",
+    presets.PRESETS,
+    "Settings of the paper, or of its released code, which has "
+    f"{presets.differences('paper', 'released')} instead.",
+)
 common.define_seed_flags()
 flags.DEFINE_string("logdir", None, "Folder of the results; default: logs/atari_<game>_<agent>.")
 flags.DEFINE_bool("record_video", False, "Write a GIF of a game that the best parameters play.")
@@ -42,6 +47,7 @@ config_lib.define_flags(_PROTOCOL)
 config_lib.define_flags(_CONFIGS["paper"])
 flags.adopt_module_key_flags(common)  # so that --help lists them
 flags.adopt_module_key_flags(config_lib)
+
 
 def _run_task(task: atari.Task, report, should_stop) -> None:
     common.use_compilation_cache()
@@ -91,8 +97,11 @@ class _Display:
             self._curve.add(key)
             self._directory.add("curve", atari.CURVE_FIELDS, content)
             if not FLAGS.progress:
-                print(f"{content['game']} seed {content['seed']}: {content['interactions']:,} interactions, "
-                      f"score {content['eval_score']:,.1f}", flush=True)
+                print(
+                    f"{content['game']} seed {content['seed']}: {content['interactions']:,} interactions, "
+                    f"score {content['eval_score']:,.1f}",
+                    flush=True,
+                )
         elif kind == "result":
             self._add_result(content)
         elif kind == "finished":
@@ -135,7 +144,8 @@ def _require_memory(task: atari.Task, num_processes: int) -> dict[str, int]:
     needed = atari.num_bytes(task)
     what = f"running {num_processes} at a time" if num_processes > 1 else "the run"
     memory.require(
-        num_processes * (needed["total"] + atari.PROGRAM_BYTES), what,
+        num_processes * (needed["total"] + atari.PROGRAM_BYTES),
+        what,
         f"lower --replay_capacity (now {task.config.replay_capacity:,}) or --num_workers (now {num_processes})",
     )
     return needed
@@ -182,7 +192,10 @@ def main() -> int:
         video.require_pillow()
 
     identity = {
-        "experiment": "atari", "agent": FLAGS.agent, "preset": FLAGS.preset, "config": dataclasses.asdict(config),
+        "experiment": "atari",
+        "agent": FLAGS.agent,
+        "preset": FLAGS.preset,
+        "config": dataclasses.asdict(config),
         "protocol": dataclasses.asdict(protocol),
     }
     directory = results.RunDirectory(
@@ -207,20 +220,27 @@ def main() -> int:
         if task not in missing:
             checkpoint.delete(file)  # killed between the row and this
             if FLAGS.record_video and not (directory.path / f"{stem}.gif").exists():
-                print(f"no recording of {task.game} seed {task.seed}: that is made at the end of a run, "
-                      "and this one was finished before")
+                print(
+                    f"no recording of {task.game} seed {task.seed}: that is made at the end of a run, "
+                    "and this one was finished before"
+                )
             continue
-        waiting.append(dataclasses.replace(
-            task, checkpoint=str(file), checkpoint_seconds=FLAGS.checkpoint_seconds,
-            video=str(directory.path / f"{stem}.gif") if FLAGS.record_video else None,
-        ))
+        waiting.append(
+            dataclasses.replace(
+                task,
+                checkpoint=str(file),
+                checkpoint_seconds=FLAGS.checkpoint_seconds,
+                video=str(directory.path / f"{stem}.gif") if FLAGS.record_video else None,
+            )
+        )
         reached[key] = checkpoint.load_facts(file)["runner"]["interactions"] if file.exists() else 0
         if reached[key]:
             how = "with new games" if protocol.asynchronous else "its games are first played again up to there"
             print(f"{task.game} seed {task.seed} goes on after {reached[key]:,} interactions; {how}")
     # What was reported after the last checkpoint will be reported again.
     directory.keep(
-        "curve", atari.CURVE_FIELDS,
+        "curve",
+        atari.CURVE_FIELDS,
         lambda row: int(row["interactions"]) <= reached.get((row["game"], int(row["seed"])), sys.maxsize),
     )
     for row in directory.rows("results"):
@@ -231,17 +251,24 @@ def main() -> int:
     several = len(tasks) > 1
     try:
         completed = workers.run_tasks(
-            _run_task, waiting, num_processes, display.on_event, display.on_failure if several else None,
+            _run_task,
+            waiting,
+            num_processes,
+            display.on_event,
+            display.on_failure if several else None,
             # An accelerator serves one process at a time, and this one has it already.
-            isolate=several and jax.default_backend() == "cpu", group=lambda task: task.game,
+            isolate=several and jax.default_backend() == "cpu",
+            group=lambda task: task.game,
             seconds_to_save=120 + num_processes * needed["total"] / _DISK_BYTES_PER_SECOND,
         )
     finally:
         display.close()
     rows = [row for row in directory.rows("results") if row["game"] in names and int(row["seed"]) in seeds]
     failed = sum(bool(row["error"]) for row in rows)
-    print(f"{len(rows) - failed} of {len(tasks)} runs finished{f', {failed} with an error' if failed else ''}; "
-          f"{logdir}/results.csv")
+    print(
+        f"{len(rows) - failed} of {len(tasks)} runs finished{f', {failed} with an error' if failed else ''}; "
+        f"{logdir}/results.csv"
+    )
     if path := _draw(directory):
         print(f"picture: {path}")
     return common.exit_code(completed)

@@ -33,14 +33,27 @@ from hyperagent_jax.runners import workers
 _DONE = (results.FINISHED, results.PARTIAL)
 
 FLAGS = flags.FLAGS
-flags.DEFINE_string("bsuite_id", "deep_sea/0", "An id such as deep_sea/0, an experiment such as deep_sea, "
-                    "TESTING (the first id of every experiment but those with added noise or scale), SWEEP (all), "
-                    "or a comma-separated list of these.")
+flags.DEFINE_string(
+    "bsuite_id",
+    "deep_sea/0",
+    "An id such as deep_sea/0, an experiment such as deep_sea, "
+    "TESTING (the first id of every experiment but those with added noise or scale), SWEEP (all), "
+    "or a comma-separated list of these.",
+)
 flags.DEFINE_string("agent", "hyperagent", f"The agent: {', '.join(agents.CONFIGS)}.")
-flags.DEFINE_integer("seed", 0, "Seed of the agent, and of environments whose seed bsuite leaves open.",
-                     lower_bound=0, upper_bound=types.MAX_SEED)
-flags.DEFINE_integer("max_episodes", None, "Fewer episodes than bsuite's, for a quick look; results are marked "
-                     "as partial.", lower_bound=1)
+flags.DEFINE_integer(
+    "seed",
+    0,
+    "Seed of the agent, and of environments whose seed bsuite leaves open.",
+    lower_bound=0,
+    upper_bound=types.MAX_SEED,
+)
+flags.DEFINE_integer(
+    "max_episodes",
+    None,
+    "Fewer episodes than bsuite's, for a quick look; results are marked as partial.",
+    lower_bound=1,
+)
 flags.DEFINE_string("logdir", None, "Folder of the results; default: logs/bsuite_<agent>.")
 common.define_run_flags()
 config_lib.define_flags(agents.CONFIGS)
@@ -90,12 +103,19 @@ class _Display:
 
     def _add(self, task, row):
         command = [
-            "python", "experiments/run_bsuite.py", f"--bsuite_id={task.bsuite_id}", f"--agent={task.agent}",
-            f"--seed={task.seed}", *self._settings,
+            "python",
+            "experiments/run_bsuite.py",
+            f"--bsuite_id={task.bsuite_id}",
+            f"--agent={task.agent}",
+            f"--seed={task.seed}",
+            *self._settings,
             f"--logdir=logs/{task.agent}_{task.bsuite_id.replace('/', '_')}",
         ]
         row = {
-            **row, "bsuite_id": task.bsuite_id, "agent": task.agent, "seed": task.seed,
+            **row,
+            "bsuite_id": task.bsuite_id,
+            "agent": task.agent,
+            "seed": task.seed,
             "command": shlex.join(command),
         }
         self._directory.add("results", bsuite.RESULT_FIELDS, row)
@@ -134,7 +154,12 @@ def main() -> int:
     csv_folder = pathlib.Path(logdir) / "csv"
     tasks = [
         bsuite.Task(
-            bsuite_id, FLAGS.agent, config, FLAGS.seed, str(csv_folder), FLAGS.max_episodes,
+            bsuite_id,
+            FLAGS.agent,
+            config,
+            FLAGS.seed,
+            str(csv_folder),
+            FLAGS.max_episodes,
             str(pathlib.Path(logdir) / "checkpoints" / f"{bsuite_id.replace('/', '-')}.npz"),
             FLAGS.checkpoint_seconds,
         )
@@ -142,14 +167,18 @@ def main() -> int:
     ]
     memory = max(map(bsuite.num_bytes, tasks))  # refuses a bad config before anything is written
     identity = {
-        "experiment": "bsuite", "agent": FLAGS.agent, "config": dataclasses.asdict(config), "seed": FLAGS.seed,
+        "experiment": "bsuite",
+        "agent": FLAGS.agent,
+        "config": dataclasses.asdict(config),
+        "seed": FLAGS.seed,
         "max_episodes": FLAGS.max_episodes,
     }
     directory = results.RunDirectory(
         logdir, identity, resume=FLAGS.resume, overwrite=FLAGS.overwrite, new=tasks[0].new_settings()
     )
     directory.keep(
-        "results", bsuite.RESULT_FIELDS,
+        "results",
+        bsuite.RESULT_FIELDS,
         lambda row: _is_done(row, csv_folder) if row["bsuite_id"] in ids else True,
     )
     finished = {row["bsuite_id"] for row in directory.rows("results")} & set(ids)
@@ -171,7 +200,11 @@ def main() -> int:
     display = _Display(directory, missing, changed)
     try:
         completed = workers.run_tasks(
-            _run, missing, common.num_workers(), display.on_event, display.on_failure,
+            _run,
+            missing,
+            common.num_workers(),
+            display.on_event,
+            display.on_failure,
             isolate=jax.default_backend() == "cpu",
             group=lambda task: task.bsuite_id.partition("/")[0],  # mostly one compiled program
         )

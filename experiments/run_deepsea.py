@@ -27,18 +27,33 @@ flags.DEFINE_integer("size", 20, "N of the N x N grid.")
 flags.DEFINE_string("agent", "hyperagent", f"The agent: {', '.join(agents.CONFIGS)}.")
 common.define_seed_flags()
 flags.DEFINE_bool("stochastic", False, "bsuite's stochastic DeepSea: right fails with probability 1/N.")
-flags.DEFINE_integer("mapping_seed", None, "Seed of the action mapping; default: the run's seed. bsuite: 42.",
-                     lower_bound=0, upper_bound=2**32 - 1)
+flags.DEFINE_integer(
+    "mapping_seed",
+    None,
+    "Seed of the action mapping; default: the run's seed. bsuite: 42.",
+    lower_bound=0,
+    upper_bound=2**32 - 1,
+)
 flags.DEFINE_integer("max_episodes", 10_000, "Episodes after which an unsolved run has failed.")
 flags.DEFINE_integer("eval_every", 1_000, "Interactions between evaluations.")
 flags.DEFINE_integer("eval_episodes", 100, "Episodes per evaluation.")
-flags.DEFINE_float("solved_return", None, "Average evaluation return that counts as solved; default: the "
-                   "optimum, 0.99 (stochastic: 80% of the optimum).")
+flags.DEFINE_float(
+    "solved_return",
+    None,
+    "Average evaluation return that counts as solved; default: the "
+    "optimum, 0.99 (stochastic: 80% of the optimum).",
+)
 flags.DEFINE_string("logdir", None, "Folder of the results; default: logs/deepsea_<size>_<agent>.")
-flags.DEFINE_enum("runner", "scan", deep_sea.RUNNERS, "scan: everything on device. loop: bsuite's own Python "
-                  "DeepSea, step by step, for checking one against the other.")
-flags.DEFINE_integer("seeds_per_group", None, "Seeds vmapped together; default: 1 on CPU, all on accelerators.",
-                     lower_bound=1)
+flags.DEFINE_enum(
+    "runner",
+    "scan",
+    deep_sea.RUNNERS,
+    "scan: everything on device. loop: bsuite's own Python "
+    "DeepSea, step by step, for checking one against the other.",
+)
+flags.DEFINE_integer(
+    "seeds_per_group", None, "Seeds vmapped together; default: 1 on CPU, all on accelerators.", lower_bound=1
+)
 common.define_run_flags()
 config_lib.define_flags(agents.CONFIGS)
 flags.adopt_module_key_flags(common)  # so that --help lists them
@@ -145,7 +160,10 @@ def _draw(directory: results.RunDirectory, protocol: deep_sea.Protocol) -> pathl
     path = directory.path / "deepsea.png"
     kind = "Stochastic DeepSea" if protocol.stochastic else "DeepSea"
     plots.deep_sea_run(
-        path, f"{FLAGS.agent} on {kind} {protocol.size} x {protocol.size}", directory.rows("curve"), maps,
+        path,
+        f"{FLAGS.agent} on {kind} {protocol.size} x {protocol.size}",
+        directory.rows("curve"),
+        maps,
         protocol.solved_return,
     )
     return path
@@ -165,8 +183,11 @@ def main() -> int:
 
     logdir = FLAGS.logdir or f"logs/deepsea_{FLAGS.size}_{FLAGS.agent}"
     identity = {
-        "experiment": "deepsea", "agent": FLAGS.agent, "config": dataclasses.asdict(config),
-        "protocol": dataclasses.asdict(protocol), "runner": FLAGS.runner,
+        "experiment": "deepsea",
+        "agent": FLAGS.agent,
+        "config": dataclasses.asdict(config),
+        "protocol": dataclasses.asdict(protocol),
+        "runner": FLAGS.runner,
     }
     directory = results.RunDirectory(
         logdir, identity, resume=FLAGS.resume, overwrite=FLAGS.overwrite, new=task.new_settings()
@@ -199,9 +220,11 @@ def main() -> int:
             reached.update({seed: checkpoint.load_facts(file)["interactions"] for seed in group})
     # What was reported after the last checkpoint will be reported again.
     directory.keep(
-        "curve", deep_sea.CURVE_FIELDS,
-        lambda row: int(row["seed"]) in finished
-        or int(row["interactions"]) <= reached.get(int(row["seed"]), sys.maxsize),
+        "curve",
+        deep_sea.CURVE_FIELDS,
+        lambda row: (
+            int(row["seed"]) in finished or int(row["interactions"]) <= reached.get(int(row["seed"]), sys.maxsize)
+        ),
     )
     for row in directory.rows("results"):
         if int(row["seed"]) in seeds:

@@ -26,8 +26,12 @@ from hyperagent_jax.runners import grid as grid_lib
 from hyperagent_jax.runners import workers
 
 FLAGS = flags.FLAGS
-flags.DEFINE_string("grid", None, "The grid: a JSON object of names of settings and lists of values (or single "
-                    "values), or the path of a file that holds one.")
+flags.DEFINE_string(
+    "grid",
+    None,
+    "The grid: a JSON object of names of settings and lists of values (or single "
+    "values), or the path of a file that holds one.",
+)
 flags.DEFINE_string("logdir", "logs/sweep", "Folder of the results.")
 common.define_run_flags()
 flags.adopt_module_key_flags(common)  # so that --help lists them
@@ -113,8 +117,13 @@ def main() -> int:
         raise errors.UserError(f"no combination of the grid can be run: {next(iter(refused.values()))}")
 
     directory = results.RunDirectory(
-        FLAGS.logdir, plan.identity, resume=FLAGS.resume, overwrite=FLAGS.overwrite, extensible=["configs"],
-        new=plan.new_settings, notes={"grid": grid},
+        FLAGS.logdir,
+        plan.identity,
+        resume=FLAGS.resume,
+        overwrite=FLAGS.overwrite,
+        extensible=["configs"],
+        new=plan.new_settings,
+        notes={"grid": grid},
     )
     keys = {run.key for run in plan.runs}
     # Runs that failed are run again.
@@ -136,7 +145,11 @@ def main() -> int:
             tasks.append(run.with_checkpoint(str(file), FLAGS.checkpoint_seconds))
     try:
         completed = workers.run_tasks(
-            _run, tasks, common.num_workers(), display.on_event, display.on_failure,
+            _run,
+            tasks,
+            common.num_workers(),
+            display.on_event,
+            display.on_failure,
             # An accelerator serves one process at a time, and this one has it already.
             isolate=jax.default_backend() == "cpu",
             group=lambda run: run.cell,  # one compiled program

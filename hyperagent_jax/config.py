@@ -67,10 +67,12 @@ def _defaults_text(defaults: dict[str, Any]) -> str:
         for agent, value in defaults.items()
     }
     common, *others = dict.fromkeys(texts.values())
-    return "; ".join([
-        common,
-        *(f"{other} for {', '.join(agent for agent in texts if texts[agent] == other)}" for other in others),
-    ])
+    return "; ".join(
+        [
+            common,
+            *(f"{other} for {', '.join(agent for agent in texts if texts[agent] == other)}" for other in others),
+        ]
+    )
 
 
 def from_flags(

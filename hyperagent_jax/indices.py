@@ -39,9 +39,7 @@ class IndexDistribution(NamedTuple):
 
 def gaussian(dim: int) -> IndexDistribution:
     """N(0, I), the paper's reference distribution."""
-    return IndexDistribution(
-        "gaussian", dim, 0.0, 1.0, lambda key, shape: jax.random.normal(key, (*shape, dim))
-    )
+    return IndexDistribution("gaussian", dim, 0.0, 1.0, lambda key, shape: jax.random.normal(key, (*shape, dim)))
 
 
 def _on_sphere(key, shape, dim, radius):
@@ -51,9 +49,7 @@ def _on_sphere(key, shape, dim, radius):
 
 def sphere(dim: int) -> IndexDistribution:
     """Uniform on the unit sphere."""
-    return IndexDistribution(
-        "sphere", dim, 0.0, 1.0 / dim, lambda key, shape: _on_sphere(key, shape, dim, 1.0)
-    )
+    return IndexDistribution("sphere", dim, 0.0, 1.0 / dim, lambda key, shape: _on_sphere(key, shape, dim, 1.0))
 
 
 def scaled_sphere(dim: int) -> IndexDistribution:
@@ -107,8 +103,7 @@ def no_index() -> IndexDistribution:
 
 
 DISTRIBUTIONS: dict[str, Callable[[int], IndexDistribution]] = {
-    f.__name__: f
-    for f in (gaussian, sphere, scaled_sphere, cube, unit_cube, coordinate, bernoulli_mask)
+    f.__name__: f for f in (gaussian, sphere, scaled_sphere, cube, unit_cube, coordinate, bernoulli_mask)
 }
 
 

@@ -48,9 +48,7 @@ class Learner(NamedTuple):
     variables: Callable[[LearnerState], types.Variables]
     values: Callable[..., types.Array]
     draw: Callable[[types.PRNGKey, int], losses.LossNoise]
-    update: Callable[
-        [LearnerState, types.Batch, losses.LossNoise], tuple[LearnerState, dict[str, types.Array]]
-    ]
+    update: Callable[[LearnerState, types.Batch, losses.LossNoise], tuple[LearnerState, dict[str, types.Array]]]
 
 
 def make_learner(

@@ -127,21 +127,29 @@ def make_td_loss(
     dependent, masked = target_index == "dependent", perturbation == "mask"
     support = network.index.support
     if support is None and (kind == "enumerated" or target_index == "all"):
-        raise ValueError(f"the index {network.index.name!r} cannot take all its values at once: "
-                         "use loss=sampled and target_index=transition")
+        raise ValueError(
+            f"the index {network.index.name!r} cannot take all its values at once: "
+            "use loss=sampled and target_index=transition"
+        )
     if kind == "exact" and masked:
         raise ValueError("the exact loss has no masks: use loss=sampled or loss=enumerated")
     if kind == "exact" and dependent:
-        raise ValueError("the exact loss needs a target index that is independent of the loss index: "
-                         "use loss=sampled with target_index=dependent")
+        raise ValueError(
+            "the exact loss needs a target index that is independent of the loss index: "
+            "use loss=sampled with target_index=dependent"
+        )
     if kind == "exact" and not network.is_linear:
         raise ValueError("the exact loss needs a network that is linear in its index: use loss=sampled")
     if kind == "exact" and not network.index.is_isotropic:
-        raise ValueError("the exact loss needs an index with zero mean and isotropic second moment, not "
-                         f"{network.index.name!r}: use loss=sampled")
+        raise ValueError(
+            "the exact loss needs an index with zero mean and isotropic second moment, not "
+            f"{network.index.name!r}: use loss=sampled"
+        )
     if masked and (support is None or np.min(support) < 0):
-        raise ValueError(f"masks must not be negative, as those of the index {network.index.name!r} can be: use "
-                         "perturbation=noise, or an index on coordinates")
+        raise ValueError(
+            f"masks must not be negative, as those of the index {network.index.name!r} can be: use "
+            "perturbation=noise, or an index on coordinates"
+        )
     if min(num_indices, num_ois) < 1:
         raise ValueError(f"num_indices and num_ois must be at least 1, got {num_indices} and {num_ois}")
     if target_index in ("dependent", "all") and num_ois > 1:
@@ -161,8 +169,10 @@ def make_td_loss(
         t = transition
         shape = None if t.z_t is None else jnp.shape(t.z_t)
         if (sigma or masked) and shape != (network.index.dim,):
-            raise ValueError("the perturbation z_t of one transition must have the index's shape "
-                             f"({network.index.dim},), got {shape}")
+            raise ValueError(
+                "the perturbation z_t of one transition must have the index's shape "
+                f"({network.index.dim},), got {shape}"
+            )
         online = jax.lax.stop_gradient(params)
         belief_tm1 = network.posterior(params, t.o_tm1, prior_tm1)
         target_belief_t = network.posterior(target_params, t.o_t, prior_t)

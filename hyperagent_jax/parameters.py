@@ -182,9 +182,7 @@ def lazy_store(adam: optimizers.LazyAdam, target_period: int, params_like: types
         states = jnp.concatenate([transitions.o_tm1, transitions.o_t])
         rows, target, updated = gather(store, states)
         last_copy = count - count % target_period
-        target = jnp.where(
-            (updated <= last_copy)[:, None], advance(rows, updated, last_copy).value, target
-        )
+        target = jnp.where((updated <= last_copy)[:, None], advance(rows, updated, last_copy).value, target)
         rows = advance(rows, updated, count)
         rest = rest_store.read(store.rest, transitions, count)
 
@@ -195,8 +193,11 @@ def lazy_store(adam: optimizers.LazyAdam, target_period: int, params_like: types
         first = jnp.zeros(batch_size, jnp.int32)
         local = transitions._replace(o_tm1=first, o_t=first + 1)
         return View(
-            tables.join(rest.online, pair(rows.value)), tables.join(rest.target, pair(target)),
-            tables.batch_axes(rest.online), local, (rest, transitions.o_tm1, *written),
+            tables.join(rest.online, pair(rows.value)),
+            tables.join(rest.target, pair(target)),
+            tables.batch_axes(rest.online),
+            local,
+            (rest, transitions.o_tm1, *written),
         )
 
     def write(store, view, gradient, count):
@@ -210,9 +211,7 @@ def lazy_store(adam: optimizers.LazyAdam, target_period: int, params_like: types
             jnp.sum(row_gradient**2, axis=1) / jnp.sum(same, axis=1)
         )
         clip = jnp.minimum(1.0, adam.max_grad_norm * jax.lax.rsqrt(jnp.maximum(squared_norm, 1e-30)))
-        rest = rest_store.write(
-            store.rest, rest_view, jax.tree.map(lambda g: clip * g, rest_gradient), count
-        )
+        rest = rest_store.write(store.rest, rest_view, jax.tree.map(lambda g: clip * g, rest_gradient), count)
         rows = advance.with_gradient(rows, clip * row_gradient, count + 1)
         packed = jnp.stack([rows.value, rows.mu, rows.nu, target], axis=1)
         # `updated` is never ahead of `count`. The maximum makes the write depend on the read, without which

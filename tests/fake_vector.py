@@ -60,8 +60,14 @@ class FakeVector:
         columns = zip(*map(self._advance, envs), strict=True)
         first, rewards, terminated, last, game_over = map(np.array, columns)
         return base.VectorStep(
-            np.array(envs), self._stacks[envs].copy(), first, rewards.astype(np.float32), 10 * rewards, terminated,
-            last, game_over,
+            np.array(envs),
+            self._stacks[envs].copy(),
+            first,
+            rewards.astype(np.float32),
+            10 * rewards,
+            terminated,
+            last,
+            game_over,
         )
 
     def reset(self):

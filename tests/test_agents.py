@@ -46,17 +46,23 @@ def test_auto_does_not_trust_a_loss_of_ones_own():
     assert not isinstance(base.make_optimizer(base.Config(), spec, losses.Loss(None, None)), optimizers.LazyAdam)
 
 
-@pytest.mark.parametrize("make, message", [
-    (lambda: agents.make_agent("hypoagent", None, STATES), "unknown agent 'hypoagent'; choose one of hyperagent"),
-    (lambda: agents.make_agent("ddqn", hyperagent.Config(), STATES), "must be made by agents.CONFIGS['ddqn']"),
-    (lambda: hyperagent.Config(replay_capacity=1e5), "replay_capacity must be a whole number, got 100000.0"),
-    (lambda: hyperagent.Config(hidden_sizes=64), "hidden_sizes must be one or more positive widths, got 64"),
-    (lambda: hyperagent.Config(independent_prior=True), "independent_prior is a kind of unit_prior: use both"),
-    (lambda: hyperagent_rmax.Config(unit_prior=False), "use unit_prior=True"),
-    (lambda: hyperagent_rmax.Config(network="epinet"), "linear in the index: use network=last_layer"),
-    (lambda: hyperagent_rmax.make_agent(hyperagent_rmax.Config(prior_scale=0.0), STATES), "got the scale 0.0"),
-    (lambda: losses.with_gradient_penalty(losses.Loss(None, None), 0.1), "needs a loss with apply_with_value"),
-])
+@pytest.mark.parametrize(
+    "make, message",
+    [
+        (
+            lambda: agents.make_agent("hypoagent", None, STATES),
+            "unknown agent 'hypoagent'; choose one of hyperagent",
+        ),
+        (lambda: agents.make_agent("ddqn", hyperagent.Config(), STATES), "must be made by agents.CONFIGS['ddqn']"),
+        (lambda: hyperagent.Config(replay_capacity=1e5), "replay_capacity must be a whole number, got 100000.0"),
+        (lambda: hyperagent.Config(hidden_sizes=64), "hidden_sizes must be one or more positive widths, got 64"),
+        (lambda: hyperagent.Config(independent_prior=True), "independent_prior is a kind of unit_prior: use both"),
+        (lambda: hyperagent_rmax.Config(unit_prior=False), "use unit_prior=True"),
+        (lambda: hyperagent_rmax.Config(network="epinet"), "linear in the index: use network=last_layer"),
+        (lambda: hyperagent_rmax.make_agent(hyperagent_rmax.Config(prior_scale=0.0), STATES), "got the scale 0.0"),
+        (lambda: losses.with_gradient_penalty(losses.Loss(None, None), 0.1), "needs a loss with apply_with_value"),
+    ],
+)
 def test_misuse_is_one_clear_line(make, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         make()

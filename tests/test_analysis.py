@@ -111,7 +111,8 @@ def test_summary_without_outcomes():
 def test_groups_are_labelled_by_the_settings_that_vary_within_their_agent():
     runs = [
         _run(index_dim=dim, loss="exact", network=network, episodes=1)
-        for dim in ("16", "4", "128") for network in ("linear", "deep")
+        for dim in ("16", "4", "128")
+        for network in ("linear", "deep")
     ] + [_run("ddqn", episodes=1), _run("bootdqn", loss="sampled", episodes=1)]
     assert [group.label for group in solve_times.group(runs)] == [
         "hyperagent, index_dim 4, network linear",
@@ -129,7 +130,8 @@ def test_a_blank_setting_is_a_group_of_its_own():
     runs = [_run(episodes=1), _run(seed=1, episodes=1), _run(episodes=1, index_dim="16")]
     groups = solve_times.group(runs)
     assert [(group.label, len(group.runs)) for group in groups] == [
-        ("hyperagent", 2), ("hyperagent, index_dim 16", 1)
+        ("hyperagent", 2),
+        ("hyperagent, index_dim 16", 1),
     ]
     assert solve_times.ablations(runs) == []  # one value and a blank are nothing to compare
 
@@ -148,7 +150,9 @@ def test_other_settings_of_an_agent_are_no_more_seeds_of_it(tmp_path):
         (tmp_path / name / "config.json").write_text(json.dumps({"identity": made_with}))
     runs, _ = runs_lib.read([str(tmp_path / name) for name in configs])
     assert [dict(run.settings) for run in runs] == [
-        {"sigma": "0.5", "stochastic": "False"}, {"sigma": "2.0"}, {"sigma": "0.5", "stochastic": "True"}
+        {"sigma": "0.5", "stochastic": "False"},
+        {"sigma": "2.0"},
+        {"sigma": "0.5", "stochastic": "True"},
     ]
     assert len(solve_times.group(runs)) == 3
 
@@ -181,7 +185,9 @@ def test_output_layer_is_compared_with_that_of_hyperagent():
 def test_ablations_keep_everything_else_apart():
     runs = [
         _run(size=n, episodes=1, loss=loss, index_dim=dim)
-        for n in (10, 20) for loss in ("sampled", "exact") for dim in ("32", "4")
+        for n in (10, 20)
+        for loss in ("sampled", "exact")
+        for dim in ("32", "4")
     ] + [_run("ddqn", episodes=1), _run("enndqn", episodes=1, index_dim="4")]
     by_loss, by_dim = solve_times.ablations(runs)
     assert (by_loss.setting, by_loss.values) == ("loss", ("sampled", "exact"))  # words by appearance
@@ -247,8 +253,11 @@ def test_the_same_run_in_two_files_is_refused(tmp_path):
     a = _write(tmp_path / "a", row)
     b = _write(tmp_path / "b", row.replace("exact", "sampled"))
     assert len(runs_lib.read([a, b])[0]) == 2
-    c = _write(tmp_path / "c", "hyperagent,20,0,16,exact,True,350,7000",
-               header="agent,size,seed,index_dim,loss,solved,episodes_to_learn,interactions")
+    c = _write(
+        tmp_path / "c",
+        "hyperagent,20,0,16,exact,True,350,7000",
+        header="agent,size,seed,index_dim,loss,solved,episodes_to_learn,interactions",
+    )
     with pytest.raises(errors.UserError, match="a/results.csv and in .*c/results.csv.*size 20, seed 0"):
         runs_lib.read([a, b, c])
     with pytest.raises(errors.UserError, match="twice in .*a/results.csv"):

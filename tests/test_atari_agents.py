@@ -24,22 +24,49 @@ BATCH = 3
 
 def test_presets_are_the_tables():
     for preset, expected in (
-        ("paper", {"learning_rate": 1e-3, "prior_regularization": 0.01, "head_regularization": 0.0,
-                   "gradient_penalty": 0.0}),
-        ("released", {"learning_rate": 1e-4, "prior_regularization": 0.0, "head_regularization": 0.01,
-                      "gradient_penalty": 0.01}),
+        (
+            "paper",
+            {
+                "learning_rate": 1e-3,
+                "prior_regularization": 0.01,
+                "head_regularization": 0.0,
+                "gradient_penalty": 0.0,
+            },
+        ),
+        (
+            "released",
+            {
+                "learning_rate": 1e-4,
+                "prior_regularization": 0.0,
+                "head_regularization": 0.01,
+                "gradient_penalty": 0.01,
+            },
+        ),
     ):
         for name, config_class in atari.configs(preset).items():
             config = config_class()
             assert isinstance(config, agents.CONFIGS[name])
             common = dict(
-                hidden_sizes=(256,), batch_size=32, n_step=5, target_period=5, updates_per_step=1,
-                min_replay=2_000, replay_capacity=500_000,
-                discount=0.99, adam_eps=1.5e-4, max_grad_norm=10.0, double_q=True,
+                hidden_sizes=(256,),
+                batch_size=32,
+                n_step=5,
+                target_period=5,
+                updates_per_step=1,
+                min_replay=2_000,
+                replay_capacity=500_000,
+                discount=0.99,
+                adam_eps=1.5e-4,
+                max_grad_norm=10.0,
+                double_q=True,
             )
             if name != "ddqn":
                 common |= dict(
-                    index_dim=4, num_indices=20, sigma=0.01, prior_scale=0.1, posterior_scale=0.1, prior_std=0.1,
+                    index_dim=4,
+                    num_indices=20,
+                    sigma=0.01,
+                    prior_scale=0.1,
+                    posterior_scale=0.1,
+                    prior_std=0.1,
                     num_ois=5 if name == "hyperagent_ois" else 1,
                 )
             for field, value in {**common, **expected}.items():
@@ -90,8 +117,11 @@ def make_batch(agent, rng):
     pixels = rng.integers(0, 256, (2, BATCH, 84, 84, 4)).astype(np.uint8)
     prior = rng.normal(size=(2, BATCH, 6, agent.network.index.dim + 1)).astype(np.float32)
     transitions = types.Transition(
-        pixels[0], np.array([0, 5, 2], np.int32), np.array([1.5, -1.0, 0.0], np.float32),
-        np.array([0.99**5, 0.0, 0.99**2], np.float32), pixels[1],
+        pixels[0],
+        np.array([0, 5, 2], np.int32),
+        np.array([1.5, -1.0, 0.0], np.float32),
+        np.array([0.99**5, 0.0, 0.99**2], np.float32),
+        pixels[1],
         rng.normal(size=(BATCH, agent.perturbation.dim)).astype(np.float32),
     )
     return types.Batch(transitions, np.int32(1_000), *prior)
@@ -186,10 +216,16 @@ def test_gradient_penalty_against_numpy():
     learner = learner_lib.make_learner(network, loss, optax.sgd(learning_rate))
     state = learner.init(jax.random.key(0))
     rng = np.random.default_rng(0)
-    batch = types.Batch(types.Transition(
-        rng.normal(size=(6, 4)), rng.integers(0, 3, 6), rng.normal(size=6), np.full(6, 0.9),
-        rng.normal(size=(6, 4)), np.zeros((6, 0)),
-    ))
+    batch = types.Batch(
+        types.Transition(
+            rng.normal(size=(6, 4)),
+            rng.integers(0, 3, 6),
+            rng.normal(size=6),
+            np.full(6, 0.9),
+            rng.normal(size=(6, 4)),
+            np.zeros((6, 0)),
+        )
+    )
     params = jax.tree.map(lambda x: np.asarray(x, np.float64), state.store.online)
     after, metrics = jax.jit(learner.step)(state, batch, jax.random.key(1))
     without = numpy_objective(params, params, batch, 0.0)

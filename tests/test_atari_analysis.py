@@ -142,8 +142,11 @@ def test_configurations_of_one_agent_stay_apart(tmp_path):
 
 def test_mean_curve_goes_by_the_number_of_the_evaluation():
     """Games side by side make evaluations late by up to three interactions."""
-    rows = [{"seed": "0", "interactions": "20003", "eval_score": "1"}, {"seed": "0", "interactions": "40000",
-            "eval_score": "3"}, {"seed": "1", "interactions": "20001", "eval_score": "2"}]
+    rows = [
+        {"seed": "0", "interactions": "20003", "eval_score": "1"},
+        {"seed": "0", "interactions": "40000", "eval_score": "3"},
+        {"seed": "1", "interactions": "20001", "eval_score": "2"},
+    ]
     figure, axis = atari_plots.plt.subplots()
     atari_plots._draw_curve(axis, rows, "red")
     np.testing.assert_allclose(axis.lines[-1].get_xydata(), [[20_002, 1.5]])
@@ -154,10 +157,15 @@ def test_mean_curve_goes_by_the_number_of_the_evaluation():
 def test_pictures(tmp_path):
     curve = [
         {"game": game, "seed": str(seed), "interactions": str(1_000 * k), "eval_score": str(k + seed)}
-        for game in ("Pong", "Breakout") for seed in range(2) for k in range(1, 6)
+        for game in ("Pong", "Breakout")
+        for seed in range(2)
+        for k in range(1, 6)
     ]
-    rows = [{"game": name, "agent": "hyperagent", "seed": seed, "score": game.human, "interactions": 1}
-            for name, game in atari.games().items() for seed in range(2)]
+    rows = [
+        {"game": name, "agent": "hyperagent", "seed": seed, "score": game.human, "interactions": 1}
+        for name, game in atari.games().items()
+        for seed in range(2)
+    ]
     write_results(tmp_path / "results.csv", rows)
     runs = atari.read([str(tmp_path)]).runs
     atari_plots.curves(tmp_path / "curves.png", "t", {"hyperagent": curve, "ddqn": curve[:5]})
@@ -192,11 +200,22 @@ def test_report_as_a_user_makes_it(tmp_path):
 
     for agent, share in (("hyperagent", 1.0), ("ddqn", 0.5)):
         (tmp_path / agent).mkdir()
-        write_results(tmp_path / agent / "results.csv", [
-            {"game": game.name, "agent": agent, "seed": seed, "interactions": 9, "num_params": 888_736,
-             "score": game.random + share * (game.human - game.random)}
-            for game in (atari.games()["Pong"], atari.games()["Krull"]) for seed in range(2)
-        ] + [{"game": "Pong", "agent": agent, "seed": 7, "interactions": 9, "error": "out of luck"}])
+        write_results(
+            tmp_path / agent / "results.csv",
+            [
+                {
+                    "game": game.name,
+                    "agent": agent,
+                    "seed": seed,
+                    "interactions": 9,
+                    "num_params": 888_736,
+                    "score": game.random + share * (game.human - game.random),
+                }
+                for game in (atari.games()["Pong"], atari.games()["Krull"])
+                for seed in range(2)
+            ]
+            + [{"game": "Pong", "agent": agent, "seed": 7, "interactions": 9, "error": "out of luck"}],
+        )
         curve = [f"{name},{seed},{k},{k}" for name in ("Pong", "Krull") for seed in range(2) for k in (1, 2)]
         text = "\n".join(["game,seed,interactions,eval_score", *curve])
         (tmp_path / agent / "curve.csv").write_text(text + "\n")
@@ -204,7 +223,8 @@ def test_report_as_a_user_makes_it(tmp_path):
     done = report(f"--results={tmp_path / 'hyperagent'},{tmp_path / 'ddqn' / 'results.csv'}", f"--out={out}")
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[:2] == [
-        "hyperagent: IQM 1.00, Median 1.00, Mean 1.00", "ddqn: IQM 0.50, Median 0.50, Mean 0.50",
+        "hyperagent: IQM 1.00, Median 1.00, Mean 1.00",
+        "ddqn: IQM 0.50, Median 0.50, Mean 0.50",
     ]
     page = (out / "report.html").read_text()
     assert "4 runs of 2 agents" not in page and "8 runs of 2 agents on 2 Atari games." in page

@@ -58,23 +58,40 @@ def test_names_stand_for_ids():
     assert bsuite_adapter.ids("TESTING, catch/0,bandit/1") == (*sweep.TESTING, "bandit/1")  # each once
 
 
-@pytest.mark.parametrize("text, message", [
-    ("deep_sea/21", "there is no bsuite id 'deep_sea/21': those of deep_sea end with deep_sea/20"),
-    ("deep_see", "there is no bsuite id or experiment 'deep_see'; choose SWEEP, TESTING, an id such as "),
-    (" ,", "no bsuite id is given"),
-])
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("deep_sea/21", "there is no bsuite id 'deep_sea/21': those of deep_sea end with deep_sea/20"),
+        ("deep_see", "there is no bsuite id or experiment 'deep_see'; choose SWEEP, TESTING, an id such as "),
+        (" ,", "no bsuite id is given"),
+    ],
+)
 def test_names_that_stand_for_nothing(text, message):
     with pytest.raises(errors.UserError) as error:
         bsuite_adapter.ids(text)
     assert str(error.value).startswith(message)
 
 
-@pytest.mark.parametrize("bsuite_id", [
-    "bandit_noise/7", "cartpole/0", "cartpole_noise/9", "cartpole_swingup/5", "catch_noise/1", "catch_scale/0",
-    "mountain_car_noise/4", "deep_sea/1", "deep_sea_stochastic/2",
-    "discounting_chain/1", "memory_len/4", "memory_size/3", "mountain_car/1", "umbrella_distract/3",
-    "umbrella_length/6",
-])
+@pytest.mark.parametrize(
+    "bsuite_id",
+    [
+        "bandit_noise/7",
+        "cartpole/0",
+        "cartpole_noise/9",
+        "cartpole_swingup/5",
+        "catch_noise/1",
+        "catch_scale/0",
+        "mountain_car_noise/4",
+        "deep_sea/1",
+        "deep_sea_stochastic/2",
+        "discounting_chain/1",
+        "memory_len/4",
+        "memory_size/3",
+        "mountain_car/1",
+        "umbrella_distract/3",
+        "umbrella_length/6",
+    ],
+)
 def test_environments_are_bsuites_and_repeat_themselves(bsuite_id):
     problem = bsuite_adapter.problem(bsuite_id)
     first, second, other = (bsuite_adapter.make(bsuite_id, seed) for seed in (0, 0, 1))
@@ -259,8 +276,10 @@ def test_rows_of_failed_and_skipped_ids_do_not_block_others(tmp_path):
     # The command of a row gives that row.
     _, script, *flags = shlex.split(rows[1]["command"])
     alone = subprocess.run(
-        [sys.executable, script, *flags, f"--logdir={tmp_path / 'alone'}", "--noprogress"], capture_output=True,
-        cwd=SCRIPT.parent.parent, text=True,
+        [sys.executable, script, *flags, f"--logdir={tmp_path / 'alone'}", "--noprogress"],
+        capture_output=True,
+        cwd=SCRIPT.parent.parent,
+        text=True,
     )
     assert alone.returncode == 0, alone.stderr
     (again,) = _rows(tmp_path / "alone" / "results.csv")

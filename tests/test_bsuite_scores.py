@@ -21,7 +21,10 @@ SCRIPT = pathlib.Path(__file__).parent.parent / "experiments" / "report.py"
 def _perfect(experiment, e, size):
     """What a perfect agent has logged after e episodes."""
     return {
-        "total_regret": 0.0, "best_episode": 1000.0, "total_bad_episodes": 0.0, "total_perfect": float(e),
+        "total_regret": 0.0,
+        "best_episode": 1000.0,
+        "total_bad_episodes": 0.0,
+        "total_perfect": float(e),
         "raw_return": -100.0 * e if "mountain_car" in experiment else 1000.0 * e,
         "total_return": {"discounting_chain": 1.1, "cartpole_swingup": 700.0}.get(experiment, 1.0) * e,
     }
@@ -31,8 +34,12 @@ def _useless(experiment, e, size):
     """What an agent has logged whose score bsuite puts at 0."""
     regret = {"bandit": 0.5, "catch": 1.6, "mnist": 2.0}.get(experiment.split("_")[0], 1.0)
     return {
-        "total_regret": regret * e, "best_episode": 0.0, "total_bad_episodes": 1.0 * e, "total_perfect": 0.5 * e,
-        "raw_return": -1100.0 * e if "mountain_car" in experiment else 0.0, "total_return": 0.0 * e,
+        "total_regret": regret * e,
+        "best_episode": 0.0,
+        "total_bad_episodes": 1.0 * e,
+        "total_perfect": 0.5 * e,
+        "raw_return": -1100.0 * e if "mountain_car" in experiment else 0.0,
+        "total_return": 0.0 * e,
     }
 
 
@@ -48,10 +55,18 @@ def _frame(experiment, agent, ids=None, last=None):
             continue
         total = last or sweep.EPISODES[bsuite_id]
         for e in sorted({1, 10, min(100, total), total // 2, int(0.95 * total), total}):
-            rows.append({
-                "bsuite_id": bsuite_id, "bsuite_env": experiment, "steps": 10 * e, "episode": e, "episode_len": 10,
-                "episode_return": 0.0, **settings, **agent(experiment, e, settings.get("size")),
-            })
+            rows.append(
+                {
+                    "bsuite_id": bsuite_id,
+                    "bsuite_env": experiment,
+                    "steps": 10 * e,
+                    "episode": e,
+                    "episode_len": 10,
+                    "episode_return": 0.0,
+                    **settings,
+                    **agent(experiment, e, settings.get("size")),
+                }
+            )
     return pd.DataFrame(rows)
 
 
@@ -67,9 +82,20 @@ def test_perfect_is_one_and_useless_is_zero(experiment):
 # Half of the regret; a good best episode counts half of cartpole's score, and 500 is not better than 500. Credit
 # assignment and memory count ids whose regret is below a threshold: 0.5 of 1 is not, 0.25 * 2 of 0.75 is.
 HALF = {
-    "bandit": 0.5, "bandit_noise": 0.5, "catch": 0.5, "catch_scale": 0.5, "mountain_car": 0.5, "cartpole": 0.25,
-    "cartpole_scale": 0.25, "cartpole_swingup": 0.75, "deep_sea": 1.0, "deep_sea_stochastic": 1.0,
-    "umbrella_length": 0.0, "memory_len": 1.0, "memory_size": 1.0, "discounting_chain": 0.0,
+    "bandit": 0.5,
+    "bandit_noise": 0.5,
+    "catch": 0.5,
+    "catch_scale": 0.5,
+    "mountain_car": 0.5,
+    "cartpole": 0.25,
+    "cartpole_scale": 0.25,
+    "cartpole_swingup": 0.75,
+    "deep_sea": 1.0,
+    "deep_sea_stochastic": 1.0,
+    "umbrella_length": 0.0,
+    "memory_len": 1.0,
+    "memory_size": 1.0,
+    "discounting_chain": 0.0,
     "mnist": 17 / 36,  # half from a regret of 1 against 1.8, half from an accuracy of 0.5
 }
 
@@ -141,10 +167,14 @@ def test_tags_are_averages():
 
 
 def test_curves_are_returns_between_logged_episodes():
-    frame = pd.DataFrame({
-        "bsuite_id": ["catch/0"] * 3 + ["catch/1"] * 3, "bsuite_env": "catch", "episode": [1, 3, 10] * 2,
-        "total_return": [-1.0, 1.0, 8.0, -1.0, -3.0, 4.0],
-    })
+    frame = pd.DataFrame(
+        {
+            "bsuite_id": ["catch/0"] * 3 + ["catch/1"] * 3,
+            "bsuite_env": "catch",
+            "episode": [1, 3, 10] * 2,
+            "total_return": [-1.0, 1.0, 8.0, -1.0, -3.0, 4.0],
+        }
+    )
     episodes, returns = bsuite_scores.curves(frame)["catch"]
     np.testing.assert_array_equal(episodes, [1, 3, 10])
     np.testing.assert_allclose(returns, [-1.0, 0.0, 1.0])
@@ -175,14 +205,17 @@ def test_folders_of_others_are_read_as_bsuite_reads_them(tmp_path):
     assert log.label == "theirs" and log.source.problem.startswith("there is no ")
 
 
-@pytest.mark.parametrize("text, reason", [
-    ("", "No columns to parse from file"),
-    ("steps,episode\n1,2\n", "it has no column total_return, episode_len, episode_return, total_regret"),
-    (HEADER, "it has no rows"),
-    (HEADER + "1,1,0.5,1,1\n", "a number is missing"),
-    (HEADER + "1,x,0.5,1,1,1\n", "Unable to parse string"),
-    (HEADER + "2,2,1,1,1,1\n1,1,1,1,1,1\n", "its episodes are not in"),
-])
+@pytest.mark.parametrize(
+    "text, reason",
+    [
+        ("", "No columns to parse from file"),
+        ("steps,episode\n1,2\n", "it has no column total_return, episode_len, episode_return, total_regret"),
+        (HEADER, "it has no rows"),
+        (HEADER + "1,1,0.5,1,1\n", "a number is missing"),
+        (HEADER + "1,x,0.5,1,1,1\n", "Unable to parse string"),
+        (HEADER + "2,2,1,1,1,1\n1,1,1,1,1,1\n", "its episodes are not in"),
+    ],
+)
 def test_a_damaged_file_is_one_line(tmp_path, text, reason):
     file = tmp_path / "bsuite_id_-_catch-0.csv"
     file.write_text(text)
@@ -218,8 +251,11 @@ def test_report_of_two_agents(tmp_path):
     ]
     scores = pd.read_csv(tmp_path / "out" / "scores.csv")
     assert list(zip(scores.agent, scores.experiment, scores.score, strict=True)) == [
-        ("one", "bandit", 1.0), ("one", "deep_sea", 1.0), ("one", "cartpole_swingup", 1.0),
-        ("two", "bandit", 0.5), ("two", "deep_sea", 0.0),
+        ("one", "bandit", 1.0),
+        ("one", "deep_sea", 1.0),
+        ("one", "cartpole_swingup", 1.0),
+        ("two", "bandit", 0.5),
+        ("two", "deep_sea", 0.0),
     ]
     solved = pd.read_csv(tmp_path / "out" / "deep_sea.csv")
     solved = solved[solved.agent == "two"]
@@ -246,10 +282,14 @@ def test_solve_times_of_all_panels_are_in_sight(monkeypatch):
     figures = []
     monkeypatch.setattr(bsuite_plots.style, "save", lambda figure, file: figures.append(figure))
     solution = bsuite_scores.Solution
-    bsuite_plots.solve_times("", "", {
-        "deep_sea": {"one": [solution(10, 200, True)], "two": [solution(10, 1000, True)]},
-        "deep_sea_stochastic": {"one": [solution(10, 100, True)], "two": [solution(10, 10_000, False)]},
-    })
+    bsuite_plots.solve_times(
+        "",
+        "",
+        {
+            "deep_sea": {"one": [solution(10, 200, True)], "two": [solution(10, 1000, True)]},
+            "deep_sea_stochastic": {"one": [solution(10, 100, True)], "two": [solution(10, 10_000, False)]},
+        },
+    )
     for axis in figures[0].axes:
         low, high = axis.get_ylim()
         assert low < 100 and high > 10_000

@@ -61,7 +61,8 @@ def test_a_new_setting_had_the_default_of_the_class_that_defines_it():
         sizes: tuple[int, ...] = (5,)
 
     assert config.introduced(a=Preset(), b=Base()) == {
-        "a": {"width": 3, "sizes": [1, 2], "fast": True}, "b": {"width": 3}
+        "a": {"width": 3, "sizes": [1, 2], "fast": True},
+        "b": {"width": 3},
     }
 
 

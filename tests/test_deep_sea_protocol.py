@@ -25,9 +25,7 @@ def _task(seeds=(0,), runner="scan", checkpoint=None, config=CONFIG, **changes):
 def _run(task, stop_after=None):
     """Runs a task; returns its curve rows and result rows. Stops after that many evaluations."""
     events = []
-    deep_sea.run_task(
-        task, events.append, lambda: stop_after is not None and len(events) >= stop_after
-    )
+    deep_sea.run_task(task, events.append, lambda: stop_after is not None and len(events) >= stop_after)
     assert (events[-1] == ("finished", task)) == (stop_after is None)
     curve = [event[1] for event in events if event[0] == "curve"]
     return curve, [event[1] for event in events if event[0] == "result"]

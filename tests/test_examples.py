@@ -111,9 +111,7 @@ def test_exact_posterior_of_the_linear_bandit_by_hand(linear_bandit):
     # One context e_1 with reward 2 for arm 0: precision 1 / 0.25 + 1 there, 1 elsewhere.
     prior_mean = np.zeros((3, 4))
     prior_mean[0, 0] = 0.5
-    means, covariances = linear_bandit.exact_posterior(
-        np.eye(4)[:1], np.array([0]), np.array([2.0]), prior_mean
-    )
+    means, covariances = linear_bandit.exact_posterior(np.eye(4)[:1], np.array([0]), np.array([2.0]), prior_mean)
     np.testing.assert_allclose(means[0], [(2.0 * 4 + 0.5) / 5, 0, 0, 0])
     np.testing.assert_allclose(covariances[0], np.diag([0.2, 1, 1, 1]))
     np.testing.assert_allclose(covariances[1], np.eye(4))

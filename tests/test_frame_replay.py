@@ -29,8 +29,15 @@ def as_rows(step, actions):
     numbers = step.observations[:, -1, 1, 0] + 251 * step.observations[:, -1, 0, 1].astype(int)
     ids = 1000 * (step.env_ids + 1) + numbers
     return frames_lib.Rows(
-        step.env_ids, step.observations, step.is_first, step.rewards, step.terminated, step.last, actions,
-        ids[:, None, None] + np.arange(6).reshape(3, 2), np.stack([ids, -ids], axis=-1),
+        step.env_ids,
+        step.observations,
+        step.is_first,
+        step.rewards,
+        step.terminated,
+        step.last,
+        actions,
+        ids[:, None, None] + np.arange(6).reshape(3, 2),
+        np.stack([ids, -ids], axis=-1),
     ), numbers
 
 
@@ -43,8 +50,12 @@ class Model:
 
     def add(self, rows):
         for i, env in enumerate(rows.env_ids):
-            self.shown[env].append((rows.observations[i].copy(), *(
-                x[i] for x in (rows.is_first, rows.rewards, rows.terminated, rows.last, rows.actions))))
+            self.shown[env].append(
+                (
+                    rows.observations[i].copy(),
+                    *(x[i] for x in (rows.is_first, rows.rewards, rows.terminated, rows.last, rows.actions)),
+                )
+            )
 
     def transitions(self):
         """Maps (env, row) to (stack, action, return, discount, stack at the end)."""
@@ -135,7 +146,8 @@ def test_all_that_is_held_is_drawn_and_uniformly():
     batch, _ = replay.sample(np.random.default_rng(0).integers(0, 2**32, 24_000, dtype=np.uint32))
     small = batch._replace(
         transitions=type(batch.transitions)(*(x[:500] for x in batch.transitions)),
-        prior_tm1=batch.prior_tm1[:500], prior_t=batch.prior_t[:500],
+        prior_tm1=batch.prior_tm1[:500],
+        prior_t=batch.prior_t[:500],
     )
     assert len(set(check(small, expected))) == replay.size
     counts = np.unique(batch.transitions.z_t[:, 0], return_counts=True)[1]
@@ -160,9 +172,7 @@ def test_known_numbers():
     list(run(replay, 5, [[(4, fake_vector.OVER)]]))
     batch, _ = replay.sample(np.arange(4, dtype=np.uint32))
     np.testing.assert_array_equal(batch.transitions.z_t[:, 0], [1000, 1001, 1002, 1003])
-    np.testing.assert_array_equal(
-        batch.transitions.r_t, [2 + 3 / 2 + 4 / 4, 3 + 4 / 2 + 5 / 4, 4 + 5 / 2, 5]
-    )
+    np.testing.assert_array_equal(batch.transitions.r_t, [2 + 3 / 2 + 4 / 4, 3 + 4 / 2 + 5 / 4, 4 + 5 / 2, 5])
     np.testing.assert_array_equal(batch.transitions.discount_t, [1 / 8, 0, 0, 0])
     # Stacks of frame numbers; the first frame fills what came before it.
     np.testing.assert_array_equal(

@@ -30,8 +30,12 @@ def make_key(seed):
 @functools.cache
 def make_network(table=True):
     return epistemic.make_hyper_network(
-        torsos.OneHotMlp(NUM_STATES, (16, 8)), 2, indices.sphere(DIM), jnp.zeros((), jnp.int32),
-        prior_scale=3.0, num_states=NUM_STATES if table else None,
+        torsos.OneHotMlp(NUM_STATES, (16, 8)),
+        2,
+        indices.sphere(DIM),
+        jnp.zeros((), jnp.int32),
+        prior_scale=3.0,
+        num_states=NUM_STATES if table else None,
     )
 
 

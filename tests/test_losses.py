@@ -27,16 +27,20 @@ def make_table_network(index, is_linear=True):
 
 
 # Three states, two actions, M = 2; the last column is the mean.
-ONLINE = jnp.array([
-    [[1.0, 0.0, 2.0], [0.5, -1.0, 3.0]],
-    [[1.0, 0.0, 4.0], [0.0, 2.0, 3.0]],
-    [[0.0, 0.0, 0.0], [0.0, 0.0, 0.0]],
-])
-TARGET = jnp.array([
-    [[0.0, 0.0, 0.0], [0.0, 0.0, 0.0]],
-    [[0.0, 1.0, 1.0], [1.0, 1.0, 5.0]],
-    [[0.0, 0.0, 0.0], [0.0, 0.0, 0.0]],
-])
+ONLINE = jnp.array(
+    [
+        [[1.0, 0.0, 2.0], [0.5, -1.0, 3.0]],
+        [[1.0, 0.0, 4.0], [0.0, 2.0, 3.0]],
+        [[0.0, 0.0, 0.0], [0.0, 0.0, 0.0]],
+    ]
+)
+TARGET = jnp.array(
+    [
+        [[0.0, 0.0, 0.0], [0.0, 0.0, 0.0]],
+        [[0.0, 1.0, 1.0], [1.0, 1.0, 5.0]],
+        [[0.0, 0.0, 0.0], [0.0, 0.0, 0.0]],
+    ]
+)
 NO_PRIOR = jnp.zeros((2, 3))
 TRANSITION = types.Transition(
     o_tm1=jnp.array(0),
@@ -123,9 +127,9 @@ def test_bootstrapped_ensemble_by_hand(masks, double_q):
     # Every member has its own target (eq. q-loss-ensemble). At o_t member 1 has (5, 3) online and (1, 6) as
     # target, member 2 (4, 5) and (2, 6).
     targets = (1.0, 6.0) if double_q else (6.0, 6.0)
-    expected = np.mean([
-        mask * (0.5 + 0.9 * target - q) ** 2 for mask, target, q in zip(masks, targets, (3.5, 2.0), strict=True)
-    ])
+    expected = np.mean(
+        [mask * (0.5 + 0.9 * target - q) ** 2 for mask, target, q in zip(masks, targets, (3.5, 2.0), strict=True)]
+    )
     value = ensemble_loss(TRANSITION._replace(z_t=jnp.array(masks)), target_index="dependent", double_q=double_q)
     assert value == pytest.approx(expected, rel=1e-5)
 
@@ -158,7 +162,11 @@ def test_loss_without_an_index_is_the_squared_td_error():
     assert noise.target_indices.shape == (1, 1, 0)
     online, target = ONLINE[..., -1:], TARGET[..., -1:]
     value = loss.apply(
-        online, target, TRANSITION._replace(z_t=jnp.zeros(0)), NO_PRIOR[:, :1], NO_PRIOR[:, :1],
+        online,
+        target,
+        TRANSITION._replace(z_t=jnp.zeros(0)),
+        NO_PRIOR[:, :1],
+        NO_PRIOR[:, :1],
         jax.tree.map(lambda x: x[0], noise),
     )
     # The online network's means at o_t are (4, 3), so action 0, whose target is 1.
@@ -262,7 +270,8 @@ def test_exact_loss_is_the_limit_of_the_sampled_one(index, double_q, num_ois):
     def compute(noise):
         one_by_one = jax.lax.map(
             lambda xi: value_and_gradient(sampled, losses.LossNoise(xi[None], noise.target_indices)),
-            noise.indices, batch_size=5_000,
+            noise.indices,
+            batch_size=5_000,
         )
         expected = value_and_gradient(exact, losses.LossNoise(None, noise.target_indices))
         return expected, value_and_gradient(sampled, noise), one_by_one

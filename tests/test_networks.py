@@ -129,9 +129,7 @@ def test_one_hot_mlp_equals_mlp_on_the_one_hot(hidden):
     expected_features, expected_gradient = compute(dense, to_dense(params), grids)
     assert features.shape == (num_states, hidden[-1])
     np.testing.assert_allclose(features, expected_features, atol=1e-6)
-    jax.tree.map(
-        lambda x, y: np.testing.assert_allclose(x, y, atol=1e-5), to_dense(gradient), expected_gradient
-    )
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=1e-5), to_dense(gradient), expected_gradient)
 
 
 @pytest.mark.parametrize("size", [20, 30])
@@ -167,7 +165,10 @@ def test_atari_shapes(atari):
     layers = captured["intermediates"]
     shapes = {name: layers[name]["__call__"][0].shape for name in layers if name != "__call__"}
     assert shapes == {
-        "Conv_0": (20, 20, 32), "Conv_1": (9, 9, 64), "Conv_2": (7, 7, 64), "TransposedDense_0": (256,)
+        "Conv_0": (20, 20, 32),
+        "Conv_1": (9, 9, 64),
+        "Conv_2": (7, 7, 64),
+        "TransposedDense_0": (256,),
     }
     kernel = variables["params"]["TransposedDense_0"]["kernel"]
     assert kernel.shape == (256, 3136)
@@ -230,9 +231,7 @@ def test_q_value_by_hand():
     np.testing.assert_allclose(values, [0.5 * 7 + 10 * 0.9, 0.5 * 2 - 10 * 0.9], rtol=1e-6)
     # The belief is those coefficients before an index: [A's columns, b] weighted by phi.
     belief = network.belief(variables, jnp.array(1))
-    np.testing.assert_allclose(
-        belief, [[2 + 3, 2, 3.5 + 6], [0.5, -0.5 + 9, 0.0]], rtol=1e-6, atol=1e-6
-    )
+    np.testing.assert_allclose(belief, [[2 + 3, 2, 3.5 + 6], [0.5, -0.5 + 9, 0.0]], rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("prior_scale", [10.0, 0.3])
@@ -344,7 +343,8 @@ def test_scales_multiply_the_two_parts():
         scaled.prior(variables.prior, state), 10 * one.prior(variables.prior, state), rtol=1e-6
     )
     np.testing.assert_allclose(
-        scaled.posterior(variables.params, state, zero), 0.1 * one.posterior(variables.params, state, zero),
+        scaled.posterior(variables.params, state, zero),
+        0.1 * one.posterior(variables.params, state, zero),
         rtol=1e-6,
     )
 

@@ -12,15 +12,29 @@ import sys
 import pytest
 
 SCRIPT = pathlib.Path(__file__).parent.parent / "experiments" / "report.py"
-FIELDS = ("agent", "size", "seed", "index_dim", "solved", "episodes_to_learn", "interactions", "num_params",
-          "num_output_params", "error")
+FIELDS = (
+    "agent",
+    "size",
+    "seed",
+    "index_dim",
+    "solved",
+    "episodes_to_learn",
+    "interactions",
+    "num_params",
+    "num_output_params",
+    "error",
+)
 EVIL = "<script>alert('$x$')</script> \"quoted\" & more"
 VOID = {"meta", "img", "source", "wbr"}
 
 
 def _report(*arguments, **environment):
     return subprocess.run(
-        [sys.executable, str(SCRIPT), *arguments], capture_output=True, text=True, timeout=120, check=False,
+        [sys.executable, str(SCRIPT), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
         env={**os.environ, **environment},
     )
 
@@ -38,8 +52,15 @@ def _write(folder, rows, record):
 def _row(agent, size, seed, episodes, **others):
     """A run that needed so many episodes, or failed after 1,000 if that is None."""
     return {
-        "agent": agent, "size": size, "seed": seed, "solved": episodes is not None, "episodes_to_learn": episodes,
-        "interactions": (episodes or 1_000) * size, "num_params": 500, "num_output_params": 50, **others,
+        "agent": agent,
+        "size": size,
+        "seed": seed,
+        "solved": episodes is not None,
+        "episodes_to_learn": episodes,
+        "interactions": (episodes or 1_000) * size,
+        "num_params": 500,
+        "num_output_params": 50,
+        **others,
     }
 
 
@@ -77,20 +98,31 @@ def report(tmp_path_factory):
     growth += [_row("ddqn", 20, s, None, num_output_params=10) for s in range(2)]
     growth.append({"agent": "ddqn", "size": 20, "seed": 2, "solved": False, "error": EVIL})
     protocol = {
-        "max_episodes": 1_000, "eval_every": 500, "eval_episodes": 30, "solved_return": 0.99, "stochastic": False
+        "max_episodes": 1_000,
+        "eval_every": 500,
+        "eval_episodes": 30,
+        "solved_return": 0.99,
+        "stochastic": False,
     }
     record = {
-        "identity": {"protocol": protocol, "config": {"sigma": 0.5, "name": EVIL}}, "command": f"run.py {EVIL}",
-        "commit": "0123456789abcdef+changes", "versions": {"jax": "1.2.3"}, "machine": {"cores": 2},
+        "identity": {"protocol": protocol, "config": {"sigma": 0.5, "name": EVIL}},
+        "command": f"run.py {EVIL}",
+        "commit": "0123456789abcdef+changes",
+        "versions": {"jax": "1.2.3"},
+        "machine": {"cores": 2},
     }
     _write(folder / "growth", growth, record)
     study = [
         _row("enndqn", 20, s, None if (dim, s) == (4, 0) else 100 * dim + s, index_dim=dim)
-        for dim in (1, 4, 16) for s in range(2)
+        for dim in (1, 4, 16)
+        for s in range(2)
     ]
     _write(folder / "study", study, None)
-    done = _report(f"--results={folder / 'growth'},{folder / 'study' / 'results.csv'}", f"--out={folder / 'out'}",
-                   f"--title=Title {EVIL}")
+    done = _report(
+        f"--results={folder / 'growth'},{folder / 'study' / 'results.csv'}",
+        f"--out={folder / 'out'}",
+        f"--title=Title {EVIL}",
+    )
     assert done.returncode == 0, done.stderr
     assert "20 runs, 16 solved; 2 figure(s)" in done.stdout
     return folder
@@ -155,7 +187,8 @@ def test_tables_are_written_as_csv(report):
 
 def test_pictures_have_a_sensible_size(report):
     assert sorted(path.name for path in (report / "out").glob("*.png")) == [
-        "ablation_index_dim.png", "episodes_to_learn.png"
+        "ablation_index_dim.png",
+        "episodes_to_learn.png",
     ]
     for path in (report / "out").glob("*.png"):
         data = path.read_bytes()

@@ -141,7 +141,9 @@ def test_a_resumed_run_may_add_to_the_extensible_parts(tmp_path):
     directory.close()
     open_with({"b": {"x": 2}}, [1, 2]).close()
     assert record() == {
-        **first, "identity": {"experiment": "sweep", "models": {"a": {"x": 1}, "b": {"x": 2}}}, "grid": [1, 2]
+        **first,
+        "identity": {"experiment": "sweep", "models": {"a": {"x": 1}, "b": {"x": 2}}},
+        "grid": [1, 2],
     }
     with pytest.raises(errors.UserError, match=r"\(x was 1, is now 3\)"):
         open_with({"a": {"x": 3}}, [1])

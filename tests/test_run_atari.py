@@ -21,8 +21,16 @@ from hyperagent_jax.runners import atari
 
 SCRIPT = pathlib.Path(__file__).parent.parent / "experiments" / "run_atari.py"
 SMALL = [
-    "--hidden_sizes=8", "--batch_size=4", "--min_replay=40", "--num_envs=2", "--steps=240", "--eval_every=80",
-    "--eval_episodes=2", "--final_eval_episodes=3", "--max_frames=240", "--noprogress",
+    "--hidden_sizes=8",
+    "--batch_size=4",
+    "--min_replay=40",
+    "--num_envs=2",
+    "--steps=240",
+    "--eval_every=80",
+    "--eval_episodes=2",
+    "--final_eval_episodes=3",
+    "--max_frames=240",
+    "--noprogress",
 ]
 
 
@@ -32,7 +40,11 @@ def command(*arguments):
 
 def run(*arguments, **environment):
     return subprocess.run(
-        command(*arguments), capture_output=True, text=True, timeout=240, check=False,
+        command(*arguments),
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
         env={**os.environ, **environment},
     )
 
@@ -42,14 +54,20 @@ def read(path):
         return list(csv.DictReader(f))
 
 
-@pytest.mark.parametrize("arguments, message", [
-    (["--game=pong"], "unknown game 'pong'; did you mean Pong?"),
-    (["--game=Ant"], "unknown game 'Ant'; there are Alien, "),
-    (["--network=all_layers"], "network=all_layers has no convolutions, so it is not for pixels: use last_layer"),
-    (["--agent=bootdqn"], "unknown agent 'bootdqn'; for Atari there are hyperagent, hyperagent_ois, ddqn"),
-    (["--replay_capacity=900000000", "--steps=900000000"], "GB of memory and"),
-    (["--n_step=300"], "n_step must be between 1 and 255, got 300"),
-])
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["--game=pong"], "unknown game 'pong'; did you mean Pong?"),
+        (["--game=Ant"], "unknown game 'Ant'; there are Alien, "),
+        (
+            ["--network=all_layers"],
+            "network=all_layers has no convolutions, so it is not for pixels: use last_layer",
+        ),
+        (["--agent=bootdqn"], "unknown agent 'bootdqn'; for Atari there are hyperagent, hyperagent_ois, ddqn"),
+        (["--replay_capacity=900000000", "--steps=900000000"], "GB of memory and"),
+        (["--n_step=300"], "n_step must be between 1 and 255, got 300"),
+    ],
+)
 def test_bad_input_is_one_clear_line(arguments, message, tmp_path):
     done = run(*arguments, f"--logdir={tmp_path / 'run'}", "--noprogress")
     assert done.returncode == 2
@@ -107,8 +125,10 @@ def test_results_and_killed_equals_unbroken(tmp_path):
     assert "its games are first played again" in done.stdout
     timed = ("seconds", "train_seconds", "interactions_per_second")
     for name in ("results.csv", "curve.csv"):
-        one, other = ([{k: v for k, v in r.items() if k not in timed} for r in read(folder / name)]
-                      for folder in (unbroken, broken))
+        one, other = (
+            [{k: v for k, v in r.items() if k not in timed} for r in read(folder / name)]
+            for folder in (unbroken, broken)
+        )
         assert one == other
     refused = run(*arguments, "--sigma=0.5")
     assert refused.returncode == 2 and "sigma was 0.01, is now 0.5" in refused.stderr
@@ -116,20 +136,33 @@ def test_results_and_killed_equals_unbroken(tmp_path):
 
 @pytest.mark.slow
 def test_several_games_and_seeds(tmp_path):
-    done = run("--game=Pong,Breakout", "--num_seeds=2", "--agent=ddqn", "--num_workers=1", f"--logdir={tmp_path}",
-               *SMALL, "--steps=60", "--eval_every=60", "--max_frames=80")
+    done = run(
+        "--game=Pong,Breakout",
+        "--num_seeds=2",
+        "--agent=ddqn",
+        "--num_workers=1",
+        f"--logdir={tmp_path}",
+        *SMALL,
+        "--steps=60",
+        "--eval_every=60",
+        "--max_frames=80",
+    )
     assert done.returncode == 0, done.stderr
     rows = read(tmp_path / "results.csv")
     assert [(row["game"], row["seed"]) for row in rows] == [
-        ("Pong", "0"), ("Pong", "1"), ("Breakout", "0"), ("Breakout", "1")
+        ("Pong", "0"),
+        ("Pong", "1"),
+        ("Breakout", "0"),
+        ("Breakout", "1"),
     ]
     assert "4 of 4 runs finished" in done.stdout
 
 
 def make_task(tmp_path, **settings):
     config = presets.configs("paper")["ddqn"](hidden_sizes=(8,), batch_size=4, min_replay=40, replay_capacity=200)
-    protocol = atari.Protocol(steps=60, num_envs=2, eval_every=30, eval_episodes=1, final_eval_episodes=1,
-                              max_frames=80)
+    protocol = atari.Protocol(
+        steps=60, num_envs=2, eval_every=30, eval_episodes=1, final_eval_episodes=1, max_frames=80
+    )
     return atari.Task("Pong", "ddqn", config, protocol, 0, str(tmp_path / "run.npz"), **settings)
 
 
@@ -212,8 +245,11 @@ def test_memory_is_checked_before_it_is_taken(monkeypatch):
 
 
 def test_cache_of_files_is_not_used_memory(tmp_path, monkeypatch):
-    for name, text in {"memory.max": "1000", "memory.current": "900", "memory.stat": "anon 300\nactive_file 200\n"
-                       "inactive_file 350\nfile 600"}.items():
+    for name, text in {
+        "memory.max": "1000",
+        "memory.current": "900",
+        "memory.stat": "anon 300\nactive_file 200\ninactive_file 350\nfile 600",
+    }.items():
         (tmp_path / name).write_text(text + "\n")
     monkeypatch.setattr(memory, "_CONTAINERS", ((str(tmp_path), "memory.max", "memory.current"),))
     assert memory.available_bytes() == 1000 - 900 + 200 + 350
@@ -225,8 +261,11 @@ def test_cache_of_files_is_not_used_memory(tmp_path, monkeypatch):
 def test_bench(tmp_path):
     arguments = ["--benchmark=atari", "--turns=1", "--replay_capacity=2000", f"--logdir={tmp_path / 'bench'}"]
     done = subprocess.run(
-        [sys.executable, str(SCRIPT.with_name("bench.py")), *arguments], capture_output=True, text=True,
-        timeout=1200, check=False,
+        [sys.executable, str(SCRIPT.with_name("bench.py")), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=1200,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     rows = read(tmp_path / "bench" / "bench.csv")

@@ -128,8 +128,6 @@ def test_killed_and_resumed_equals_unbroken(tmp_path):
         return sorted([row[field] for field in fields] for row in _rows(folder / name))
 
     result_fields = ["seed", "solved", "episodes_to_learn", "interactions", "final_return"]
-    assert sorted_rows(broken, "results.csv", result_fields) == sorted_rows(
-        unbroken, "results.csv", result_fields
-    )
+    assert sorted_rows(broken, "results.csv", result_fields) == sorted_rows(unbroken, "results.csv", result_fields)
     curve_fields = ["seed", "interactions", "episodes", "train_return", "eval_return", "loss"]
     assert sorted_rows(broken, "curve.csv", curve_fields) == sorted_rows(unbroken, "curve.csv", curve_fields)

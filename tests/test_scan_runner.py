@@ -68,7 +68,10 @@ VARIANTS = {
     "adam": {"optimizer": "adam"},
     "lazy_adam": {"optimizer": "lazy_adam"},
     "prioritized": {
-        "optimizer": "lazy_adam", "recent_fraction": 0.25, "priority_fraction": 0.5, "updates_per_step": 2
+        "optimizer": "lazy_adam",
+        "recent_fraction": 0.25,
+        "priority_fraction": 0.5,
+        "updates_per_step": 2,
     },
 }
 

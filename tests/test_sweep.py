@@ -21,8 +21,14 @@ from hyperagent_jax.runners import grid as grid_lib
 
 SCRIPT = pathlib.Path(__file__).parent.parent / "experiments" / "sweep.py"
 # With the capacity given, runs of any length are the same program, which is then compiled once.
-SMALL = {"size": 4, "hidden_sizes": [16, 16], "batch_size": 32, "eval_episodes": 10, "eval_every": 250,
-         "replay_capacity": 400}
+SMALL = {
+    "size": 4,
+    "hidden_sizes": [16, 16],
+    "batch_size": 32,
+    "eval_episodes": 10,
+    "eval_every": 250,
+    "replay_capacity": 400,
+}
 REFUSAL = (
     "the exact loss needs a target index that is independent of the loss index: use loss=sampled with "
     "target_index=dependent"
@@ -86,8 +92,20 @@ def test_small_sizes_come_first_then_the_order_of_the_grid_with_seeds_together()
     assert (task.agent, task.protocol.size, task.seeds, task.config.index_dim) == ("hyperagent", 5, (0,), 1)
     assert task.config.replay_capacity == 10_000 * 5 and not task.maps
     assert plan.fields == (
-        "agent", "size", "seed", "index_dim", "solved", "episodes_to_learn", "interactions", "final_return",
-        "num_params", "num_output_params", "compile_seconds", "train_seconds", "interactions_per_second", "error",
+        "agent",
+        "size",
+        "seed",
+        "index_dim",
+        "solved",
+        "episodes_to_learn",
+        "interactions",
+        "final_return",
+        "num_params",
+        "num_output_params",
+        "compile_seconds",
+        "train_seconds",
+        "interactions_per_second",
+        "error",
         "command",
     )
     last = plan.runs[-1]
@@ -119,7 +137,8 @@ def test_a_setting_that_an_agent_lacks_is_left_blank_and_run_once():
     plan = _plan(depth=[1, 2, 3], seed=[0, 1], width=5)
     assert plan.num_combinations == 12 and plan.lacking == {"plain": ["depth"]}
     assert [(run.columns["agent"], run.columns["depth"], run.columns["seed"]) for run in plan.runs] == [
-        ("plain", "", "0"), ("plain", "", "1"),
+        ("plain", "", "0"),
+        ("plain", "", "1"),
         *[("deep", depth, seed) for depth in "123" for seed in "01"],
     ]
     assert all(run.task.config.width == 5 for run in plan.runs)
@@ -140,9 +159,17 @@ def test_identity_leaves_the_values_of_the_grid_open():
     smaller = _plan(agent="deep", depth=1, max_episodes=5)
     larger = _plan(max_episodes=[5, 6], depth=[1, 2], size=4)
     assert smaller.identity["grid_keys"] == larger.identity["grid_keys"] == ["depth", "max_episodes"]
-    assert smaller.identity["protocol"] == larger.identity["protocol"] == {
-        "stochastic": False, "mapping_seed": None, "eval_every": 1000, "eval_episodes": 100, "solved_return": None,
-    }
+    assert (
+        smaller.identity["protocol"]
+        == larger.identity["protocol"]
+        == {
+            "stochastic": False,
+            "mapping_seed": None,
+            "eval_every": 1000,
+            "eval_episodes": 100,
+            "solved_return": None,
+        }
+    )
     assert smaller.identity["configs"]["deep"] == larger.identity["configs"]["deep"]
     assert list(larger.identity["configs"]) == ["plain", "deep"]
 
@@ -168,9 +195,11 @@ def test_identity_leaves_the_values_of_the_grid_open():
         ({"sizes": 7}, "sizes must be a list of a whole number each, got 7"),
         ({"sizes": [[7], 8]}, "sizes must be a list of a whole number each, got 8"),
         ({"sizes": []}, "sizes has no values: its list in the grid is empty"),
-        ({"agent": "plain", "depth": 1},
-         "the grid's 'depth' is no setting of the protocol or of plain; there are: size, stochastic, "
-         "mapping_seed, max_episodes, eval_every, eval_episodes, solved_return, width, rate, replay_capacity"),
+        (
+            {"agent": "plain", "depth": 1},
+            "the grid's 'depth' is no setting of the protocol or of plain; there are: size, stochastic, "
+            "mapping_seed, max_episodes, eval_every, eval_episodes, solved_return, width, rate, replay_capacity",
+        ),
     ],
 )
 def test_bad_grids_are_one_clear_line(grid, message):
@@ -201,7 +230,8 @@ def test_the_memory_of_the_largest_run_is_known_before_it_is_taken():
     plan = grid_lib.plan(grid, agents.CONFIGS)
     refused = grid_lib.refusals(plan.runs)
     (largest,) = [
-        run.task for run in plan.runs
+        run.task
+        for run in plan.runs
         if run.columns["size"] == "6" and run.columns["replay_capacity"] == "200" and run.key not in refused
     ]
     program = deep_sea.compile_program(largest)
@@ -240,19 +270,35 @@ def test_a_run_that_fails_is_a_row_and_is_run_again(tmp_path):
     assert failed["error"].startswith(f"CheckpointError: checkpoint {damaged} cannot be read (")
     assert failed["error"].endswith("): delete it to start anew")
     settings = {
-        "hidden_sizes": "16,16", "batch_size": "32", "eval_episodes": "10", "eval_every": "250",
-        "replay_capacity": "400", "max_episodes": "100", "solved_return": "-1.0",
+        "hidden_sizes": "16,16",
+        "batch_size": "32",
+        "eval_episodes": "10",
+        "eval_every": "250",
+        "replay_capacity": "400",
+        "max_episodes": "100",
+        "solved_return": "-1.0",
     }
     assert failed == {
-        **dict.fromkeys(failed, ""), **settings, "agent": "hyperagent", "size": "4", "seed": "0",
-        "solved": "False", "error": failed["error"],
+        **dict.fromkeys(failed, ""),
+        **settings,
+        "agent": "hyperagent",
+        "size": "4",
+        "seed": "0",
+        "solved": "False",
+        "error": failed["error"],
         "command": "python experiments/run_deepsea.py --agent=hyperagent --size=4 --seed=0 "
         + " ".join(f"--{name}={value}" for name, value in settings.items())
         + f" --logdir=logs/{damaged.stem}",
     }
     outcome = {
-        "agent": "hyperagent", "size": "4", "solved": "True", "episodes_to_learn": "62", "interactions": "250",
-        "num_params": "704", "num_output_params": "160", "error": "",
+        "agent": "hyperagent",
+        "size": "4",
+        "solved": "True",
+        "episodes_to_learn": "62",
+        "interactions": "250",
+        "num_params": "704",
+        "num_output_params": "160",
+        "error": "",
     }
     assert well.items() >= {**settings, **outcome, "seed": "1"}.items()
     lines = done.stdout.splitlines()

@@ -29,8 +29,12 @@ ARRAYS = types.EnvironmentSpec(NUM_ACTIONS, (3, 4))
 def make_agent(name, spec, **settings):
     """An agent with small layers; settings that its config lacks are left out."""
     small = dict(
-        hidden_sizes=(8, 5), epinet_hidden_sizes=(6, 7), epinet_prior_hidden_sizes=(4, 3), index_dim=3,
-        num_indices=4, batch_size=16,
+        hidden_sizes=(8, 5),
+        epinet_hidden_sizes=(6, 7),
+        epinet_prior_hidden_sizes=(4, 3),
+        index_dim=3,
+        num_indices=4,
+        batch_size=16,
     )
     fields = {field.name for field in dataclasses.fields(agents.CONFIGS[name])}
     chosen = {key: value for key, value in {**small, **settings}.items() if key in fields}
@@ -47,8 +51,15 @@ def index_dim(name):
 
 def test_the_systems_of_the_paper_are_there():
     assert set(NAMES) == {
-        "hyperagent", "hyperagent_ois", "ddqn", "bootdqn", "ensemble_plus", "ensemble_plus_os", "hyperdqn",
-        "hypermodel", "enndqn",
+        "hyperagent",
+        "hyperagent_ois",
+        "ddqn",
+        "bootdqn",
+        "ensemble_plus",
+        "ensemble_plus_os",
+        "hyperdqn",
+        "hypermodel",
+        "enndqn",
     } | set(UNIT_PRIORS)
 
 
@@ -92,8 +103,10 @@ def numpy_epinet(params, observation, index):
     mean = numpy_hyper_head(params["head"], features, np.zeros(0))
     first, rest = params["epinet_input"], params["epinet_output"]
     if "rows" in first:
-        observation, first = np.eye(NUM_STATES)[observation], {**first, "kernel": np.concatenate(
-            [first["kernel"], first["rows"]])}
+        observation, first = (
+            np.eye(NUM_STATES)[observation],
+            {**first, "kernel": np.concatenate([first["kernel"], first["rows"]])},
+        )
     inputs = np.concatenate([features, observation.reshape(-1), index])
     x = relu(inputs @ np.concatenate([first["kernel"], rest["index_kernel"]]))
     x = relu(x @ rest["Dense_0"]["kernel"]) @ rest["Dense_1"]["kernel"]
@@ -233,12 +246,19 @@ def test_hyperdqn_and_hypermodel_start():
 
 
 ABLATIONS = [
-    dict(index_dim=1), dict(index_dim=16), dict(loss="sampled", num_indices=7), dict(sigma=0.0), dict(sigma=0.1),
+    dict(index_dim=1),
+    dict(index_dim=16),
+    dict(loss="sampled", num_indices=7),
+    dict(sigma=0.0),
+    dict(sigma=0.1),
     *[dict(index_distribution=name) for name in ("gaussian", "scaled_sphere", "cube", "unit_cube")],
     dict(index_distribution="coordinate", loss="enumerated", target_index="all", action_index="all"),
     *[dict(perturbation_distribution=name) for name in ("gaussian", "sphere", "cube", "coordinate")],
-    dict(action_index="step"), dict(target_index="shared"), dict(loss="sampled", target_index="dependent"),
-    dict(network="last_layer_bias"), dict(network="all_layers", loss="sampled"),
+    dict(action_index="step"),
+    dict(target_index="shared"),
+    dict(loss="sampled", target_index="dependent"),
+    dict(network="last_layer_bias"),
+    dict(network="all_layers", loss="sampled"),
     dict(network="epinet", loss="sampled"),
 ]
 
@@ -251,9 +271,7 @@ def test_ablations_of_hyperagent_learn(settings):
     batch = transitions(np.random.default_rng(0), agent.perturbation)
     # One transition per state and action, all of them last: values that can be learned.
     pairs = np.arange(16)
-    batch = types.Batch(batch._replace(
-        o_tm1=pairs // 3, a_tm1=pairs % 3, discount_t=np.zeros(16, np.float32)
-    ))
+    batch = types.Batch(batch._replace(o_tm1=pairs // 3, a_tm1=pairs % 3, discount_t=np.zeros(16, np.float32)))
 
     @jax.jit
     def learn(state):
@@ -277,9 +295,12 @@ def transitions(rng, perturbation):
     if perturbation.name == "bernoulli_mask":
         z = np.where(z > 0, 2.0, 0.0).astype(np.float32)
     return types.Transition(
-        rng.integers(0, NUM_STATES, n).astype(np.int32), rng.integers(0, NUM_ACTIONS, n).astype(np.int32),
-        rng.normal(size=n).astype(np.float32), np.where(rng.random(n) < 0.2, 0.0, 0.9).astype(np.float32),
-        rng.integers(0, NUM_STATES, n).astype(np.int32), z,
+        rng.integers(0, NUM_STATES, n).astype(np.int32),
+        rng.integers(0, NUM_ACTIONS, n).astype(np.int32),
+        rng.normal(size=n).astype(np.float32),
+        np.where(rng.random(n) < 0.2, 0.0, 0.9).astype(np.float32),
+        rng.integers(0, NUM_STATES, n).astype(np.int32),
+        z,
     )
 
 
@@ -299,18 +320,22 @@ def numpy_loss(name, values, params, target_params, transition, indices, target_
         return (bootstrap([np.zeros(0)]) - q(np.zeros(0))) ** 2
     if name in ENSEMBLES:  # eq. q-loss-ensemble over all members; optimistic: over all in the target, too
         members = np.eye(len(t.z_t))
-        return np.mean([
-            (t.z_t @ xi) * (bootstrap(members if name == "ensemble_plus_os" else [xi]) - q(xi)) ** 2
-            for xi in members
-        ])
+        return np.mean(
+            [
+                (t.z_t @ xi) * (bootstrap(members if name == "ensemble_plus_os" else [xi]) - q(xi)) ** 2
+                for xi in members
+            ]
+        )
     if indices is None:  # the exact expectation: values are linear in the index
         mean = q(np.zeros(len(t.z_t)))
         m = np.array([q(e) - mean for e in np.eye(len(t.z_t))])
         return (bootstrap(target_indices) - mean) ** 2 + second_moment * np.sum((sigma * t.z_t - m) ** 2)
-    return np.mean([  # eq. q-loss, q-loss-hyperdqn, q-loss-enn
-        (bootstrap([xi] if name in DEPENDENT else target_indices) + sigma * xi @ t.z_t - q(xi)) ** 2
-        for xi in indices
-    ])
+    return np.mean(
+        [  # eq. q-loss, q-loss-hyperdqn, q-loss-enn
+            (bootstrap([xi] if name in DEPENDENT else target_indices) + sigma * xi @ t.z_t - q(xi)) ** 2
+            for xi in indices
+        ]
+    )
 
 
 # sigma is the standard deviation of sigma' xi^T z: sigma' = sigma / sqrt(M c_xi c_z), here with M = 3.
@@ -337,14 +362,21 @@ def test_loss_equals_the_papers_formula(name):
         variables = types.Variables(params, prior)
         return lambda observation, index: function(name, variables, int(observation), np.array(index))
 
-    expected = np.mean([
-        numpy_loss(
-            name, values, online, target, types.Transition(*(field[i] for field in batch)),
-            *(None if x is None else np.asarray(x[i], np.float64) for x in noises[2]),
-            SIGMA.get(name, 0.7), agent.network.index.second_moment,
-        )
-        for i in range(16)
-    ])
+    expected = np.mean(
+        [
+            numpy_loss(
+                name,
+                values,
+                online,
+                target,
+                types.Transition(*(field[i] for field in batch)),
+                *(None if x is None else np.asarray(x[i], np.float64) for x in noises[2]),
+                SIGMA.get(name, 0.7),
+                agent.network.index.second_moment,
+            )
+            for i in range(16)
+        ]
+    )
     assert info["loss"] == pytest.approx(expected, rel=1e-4)
 
 
@@ -390,9 +422,20 @@ def test_probes_reach_their_known_values(name):
     num_steps, discount = 5_000, 0.9
     probe = probes.combined(discount)
     agent = make_agent(
-        name, probe.environment.spec, hidden_sizes=(16,), epinet_hidden_sizes=(16,), index_dim=2, num_indices=8,
-        learning_rate=3e-3, discount=discount, batch_size=32, min_replay=32, replay_capacity=5_000,
-        prior_scale=0.0 if name == "bootdqn" else 1.0, sigma=0.0, epsilon_updates=1_000,
+        name,
+        probe.environment.spec,
+        hidden_sizes=(16,),
+        epinet_hidden_sizes=(16,),
+        index_dim=2,
+        num_indices=8,
+        learning_rate=3e-3,
+        discount=discount,
+        batch_size=32,
+        min_replay=32,
+        replay_capacity=5_000,
+        prior_scale=0.0 if name == "bootdqn" else 1.0,
+        sigma=0.0,
+        epsilon_updates=1_000,
     )
     runner = scan.make_runner(agent, probe.environment)
 

@@ -78,8 +78,9 @@ def test_value_iteration_finds_the_best_policy(discounted):
 
 
 def test_greedy_shares_ties():
-    np.testing.assert_array_equal(solvers.greedy(jnp.array([[1.0, 2.0, 2.0], [3.0, 0.0, 1.0]])),
-                                  [[0.0, 0.5, 0.5], [1.0, 0.0, 0.0]])
+    np.testing.assert_array_equal(
+        solvers.greedy(jnp.array([[1.0, 2.0, 2.0], [3.0, 0.0, 1.0]])), [[0.0, 0.5, 0.5], [1.0, 0.0, 0.0]]
+    )
 
 
 def test_deep_sea_is_the_environment():
@@ -169,8 +170,15 @@ def _random_statistics(rng, num_states=5, num_actions=3):
 def test_bellman_by_hand():
     statistics = closed_form.Statistics(jnp.array([[3.0]]), jnp.array([[[3.0]]]))
     # (2 * 10 + 3 * (1 + 0.5 * 4)) / (3 + 2) + 0.25
-    q = closed_form.bellman(statistics, jnp.array([[1.0]]), jnp.array([[0.25]]), jnp.array([4.0]),
-                            prior_mean=10.0, beta=2.0, discount=0.5)
+    q = closed_form.bellman(
+        statistics,
+        jnp.array([[1.0]]),
+        jnp.array([[0.25]]),
+        jnp.array([4.0]),
+        prior_mean=10.0,
+        beta=2.0,
+        discount=0.5,
+    )
     np.testing.assert_allclose(q, [[6.05]], rtol=1e-6)
 
 

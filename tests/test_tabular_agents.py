@@ -47,9 +47,7 @@ def test_hyperagent_keeps_the_closed_form_of_its_history():
     agent = hyperagent.make_agent(config, SIZE)
     keys, episodes = _keys(30), _episodes(30)
     first = agent.init(keys[0])
-    state, _ = jax.lax.scan(
-        lambda state, x: (agent.update(state, None, *x), None), first, (episodes, keys)
-    )
+    state, _ = jax.lax.scan(lambda state, x: (agent.update(state, None, *x), None), first, (episodes, keys))
     z = np.asarray(jax.vmap(lambda key: indices.sphere(6).sample(key, (SIZE.horizon,)))(keys))
     z_0 = np.asarray(first.m) / (2.0 / math.sqrt(0.5))
     for h, x, a in np.ndindex(*SIZE.pairs):
@@ -146,9 +144,13 @@ def test_theory_preset():
 
 @pytest.mark.parametrize(
     "settings, message",
-    [({"index_dim": 0}, "index_dim must be at least 1, got 0"), ({"num_ois": 0}, "num_ois must be at least 1"),
-     ({"beta": 0.0}, "beta must be above 0"), ({"sigma": -1.0}, "sigma must be at least 0"),
-     ({"index_map": "step"}, "index_map must be one of state, episode")],
+    [
+        ({"index_dim": 0}, "index_dim must be at least 1, got 0"),
+        ({"num_ois": 0}, "num_ois must be at least 1"),
+        ({"beta": 0.0}, "beta must be above 0"),
+        ({"sigma": -1.0}, "sigma must be at least 0"),
+        ({"index_map": "step"}, "index_map must be one of state, episode"),
+    ],
 )
 def test_bad_settings_are_refused(settings, message):
     with pytest.raises(ValueError, match=message):

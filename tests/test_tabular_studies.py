@@ -64,9 +64,7 @@ def test_uncertainty_spreads_one_step_per_iteration():
 
 
 def test_the_lemma_holds_at_its_bound_and_fails_far_below(tmp_path):
-    config = lemma.Config(
-        num_states=2, horizon=2, num_episodes=60, num_seeds=20, delta=0.2, index_dims=(1, 64)
-    )
+    config = lemma.Config(num_states=2, horizon=2, num_episodes=60, num_seeds=20, delta=0.2, index_dims=(1, 64))
     assert config.bound == math.ceil(96 * (math.log(8 / 0.2) + math.log(21)))
     tables = lemma.run(config)
     first, *_, last = tables["results"]
@@ -86,8 +84,14 @@ def test_the_lemma_holds_at_its_bound_and_fails_far_below(tmp_path):
 
 def test_regret_tables(tmp_path):
     config = regret.Config(
-        num_episodes=60, num_seeds=3, num_states=3, num_actions=2, horizon=3, cost_episodes=(10, 40),
-        agents=("lmc_lsvi",), environments=("dirichlet",),
+        num_episodes=60,
+        num_seeds=3,
+        num_states=3,
+        num_actions=2,
+        horizon=3,
+        cost_episodes=(10, 40),
+        agents=("lmc_lsvi",),
+        environments=("dirichlet",),
     )
     tables = regret.run(config)
     assert len(tables["results"]) == 3
@@ -107,12 +111,23 @@ def test_first_window():
 
 
 def test_deep_sea_is_learned_and_failures_are_counted():
-    config = deep_sea.Config(num_episodes=300, sizes=(4, 6), num_seeds=2, agents=("hyperagent", "q_learning"),
-                             index_dims=(4,), prior_means=("0",), window=20, first_seed=0)
+    config = deep_sea.Config(
+        num_episodes=300,
+        sizes=(4, 6),
+        num_seeds=2,
+        agents=("hyperagent", "q_learning"),
+        index_dims=(4,),
+        prior_means=("0",),
+        window=20,
+        first_seed=0,
+    )
     rows = deep_sea.run(config)["results"]
     learned = [row for row in rows if row["agent"] == "hyperagent"]
     assert [(row["size"], row["seed"], row["solved"]) for row in learned] == [
-        (4, 0, True), (4, 1, True), (6, 0, True), (6, 1, True)
+        (4, 0, True),
+        (4, 1, True),
+        (6, 0, True),
+        (6, 1, True),
     ]
     assert all(0 < row["episodes_to_learn"] < 100 for row in learned)
     failed = [row for row in rows if row["agent"] == "q_learning" and not row["solved"]]
@@ -129,7 +144,9 @@ def test_rmax_is_linear_in_the_size_of_deep_sea():
 def test_speed_compares_the_same_work():
     rows = speed.run(speed.Config(num_seeds=4, num_episodes=200, num_states=3, horizon=3, numpy_seeds=2))["bench"]
     assert [(row["what"], row["seeds_run"]) for row in rows] == [
-        ("compiled", 4), ("plain numpy", 2), ("tuned numpy", 2)
+        ("compiled", 4),
+        ("plain numpy", 2),
+        ("tuned numpy", 2),
     ]
     for row in rows:
         np.testing.assert_allclose(row["us_per_episode"], 1e6 * row["seconds_run"] / (200 * row["seeds_run"]))
@@ -155,7 +172,11 @@ for environment in (mdp, jax.tree.map(lambda x: jnp.stack([x] * 8), mdp)):
     np.testing.assert_allclose(base.run_many(*arguments), spread, atol=1e-5)
 """
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=240, check=False,
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
         env={**os.environ, "PYTHONPATH": str(SCRIPT.parent.parent)},
     )
     assert done.returncode == 0, done.stderr
@@ -163,8 +184,12 @@ for environment in (mdp, jax.tree.map(lambda x: jnp.stack([x] * 8), mdp)):
 
 @pytest.fixture
 def bad_mdp(tmp_path):
-    np.savez(tmp_path / "bad.npz", transitions=np.full((2, 3, 2, 3), 0.3), rewards=np.zeros((2, 3, 2)),
-             start=np.eye(3)[0])
+    np.savez(
+        tmp_path / "bad.npz",
+        transitions=np.full((2, 3, 2, 3), 0.3),
+        rewards=np.zeros((2, 3, 2)),
+        start=np.eye(3)[0],
+    )
     return tmp_path / "bad.npz"
 
 
@@ -195,8 +220,15 @@ def test_bad_input_is_one_clear_line(arguments, message, bad_mdp, tmp_path):
 
 
 def test_the_script_draws_episodes_to_learn(tmp_path):
-    done = _run("deepsea", "--sizes=3,4", "--num_seeds=2", "--agents=rlsvi", "--num_episodes=250", "--window=50",
-                f"--logdir={tmp_path}")
+    done = _run(
+        "deepsea",
+        "--sizes=3,4",
+        "--num_seeds=2",
+        "--agents=rlsvi",
+        "--num_episodes=250",
+        "--window=50",
+        f"--logdir={tmp_path}",
+    )
     assert done.returncode == 0, done.stderr
     assert _is_drawn(tmp_path / "deepsea" / "deepsea.png")
 

@@ -104,9 +104,14 @@ def test_batches_do_not_depend_on_prefetching(monkeypatch):
     ahead.close(), inline.close()
 
 
-@pytest.mark.parametrize("name, settings", [
-    ("hyperagent", {}), ("ddqn", {}), ("hyperagent_ois", {"priority_fraction": 0.5, "updates_per_step": 2}),
-])
+@pytest.mark.parametrize(
+    "name, settings",
+    [
+        ("hyperagent", {}),
+        ("ddqn", {}),
+        ("hyperagent_ois", {"priority_fraction": 0.5, "updates_per_step": 2}),
+    ],
+)
 @pytest.mark.parametrize("rounds", [3, 45])
 def test_interrupted_equals_uninterrupted(name, settings, rounds, tmp_path):
     runner = make_runner(name, **settings)
@@ -222,8 +227,17 @@ def test_training_games_in_lock_step_with_envpool():
     game, num_steps = "Breakout", 400
     seed = int(np.random.SeedSequence((3, 1)).generate_state(1)[0]) % 2**31
     reference = envpool.make_gymnasium(
-        f"{game}-v5", num_envs=2, seed=seed, stack_num=4, frame_skip=4, gray_scale=True, img_height=84,
-        img_width=84, repeat_action_probability=0.0, reward_clip=True, episodic_life=True,
+        f"{game}-v5",
+        num_envs=2,
+        seed=seed,
+        stack_num=4,
+        frame_skip=4,
+        gray_scale=True,
+        img_height=84,
+        img_width=84,
+        repeat_action_probability=0.0,
+        reward_clip=True,
+        episodic_life=True,
         max_episode_steps=27_000,
     )
     environment = atari.Atari(game, 2, (3, 1), is_training=True)
@@ -265,10 +279,19 @@ def test_replayed_games_are_what_was_shown():
         actions = pairs[t + 1][0] if t + 1 < len(pairs) else np.zeros(2, int)
         shown.append(step)
         numbers = 1_000 * step.env_ids + t
-        replay.add(vector.frames_lib.Rows(
-            step.env_ids, step.observations, step.is_first, step.rewards, step.terminated, step.last, actions,
-            np.tile(numbers[:, None, None], (1, 4, 1)), numbers[:, None],
-        ))
+        replay.add(
+            vector.frames_lib.Rows(
+                step.env_ids,
+                step.observations,
+                step.is_first,
+                step.rewards,
+                step.terminated,
+                step.last,
+                actions,
+                np.tile(numbers[:, None, None], (1, 4, 1)),
+                numbers[:, None],
+            )
+        )
     batch, _ = replay.sample(np.arange(replay.size, dtype=np.uint32))
     t = batch.transitions
     short = rewarded = 0

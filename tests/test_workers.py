@@ -137,7 +137,9 @@ def test_workers_end_when_their_parent_is_killed():
     path = os.pathsep.join([str(folder), str(folder.parent)])
     parent = subprocess.Popen(
         [sys.executable, "-c", "import test_workers; test_workers.run_until_killed()"],
-        env={**os.environ, "PYTHONPATH": path}, stdout=subprocess.PIPE, text=True,
+        env={**os.environ, "PYTHONPATH": path},
+        stdout=subprocess.PIPE,
+        text=True,
     )
     assert [parent.stdout.readline() for _ in range(2)] == ["started\n", "started\n"]
     parent.kill()

@@ -22,8 +22,17 @@ from hyperagent_jax.agents.base import count_params as count_params
 _MODULES = {
     module.__name__.rpartition(".")[-1]: module
     for module in (
-        hyperagent, hyperagent_ois, hyperagent_prioritized, hyperagent_rmax, ddqn, bootdqn, ensemble_plus,
-        ensemble_plus_os, hyperdqn, hypermodel, enndqn,
+        hyperagent,
+        hyperagent_ois,
+        hyperagent_prioritized,
+        hyperagent_rmax,
+        ddqn,
+        bootdqn,
+        ensemble_plus,
+        ensemble_plus_os,
+        hyperdqn,
+        hypermodel,
+        enndqn,
     )
 }
 CONFIGS: dict[str, type] = {name: module.Config for name, module in _MODULES.items()}

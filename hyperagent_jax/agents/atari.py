@@ -7,10 +7,19 @@ from hyperagent_jax import agents
 
 # Tables "Hyper-parameters of HyperAgent" and, for what they leave open, the released code.
 _COMMON: dict[str, Any] = dict(
-    hidden_sizes=(256,), batch_size=32, n_step=5, target_period=5, min_replay=2_000, replay_capacity=500_000,
+    hidden_sizes=(256,),
+    batch_size=32,
+    n_step=5,
+    target_period=5,
+    min_replay=2_000,
+    replay_capacity=500_000,
 )
 _HYPERAGENT: dict[str, Any] = dict(
-    sigma=0.01, prior_scale=0.1, posterior_scale=0.1, prior_std=0.1, mean_init="xavier",
+    sigma=0.01,
+    prior_scale=0.1,
+    posterior_scale=0.1,
+    prior_std=0.1,
+    mean_init="xavier",
 )
 # "paper" is what the paper's table and formula say. "released" is what its code does instead.
 _PRESETS: dict[str, dict[str, Any]] = {

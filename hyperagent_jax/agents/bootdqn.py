@@ -40,8 +40,12 @@ def make_agent(config: Config, spec: types.EnvironmentSpec) -> base.Agent:
     """Makes an ensemble agent for an environment."""
     torso, observation = base.make_torso(config.hidden_sizes, spec)
     network = epistemic.make_ensemble_network(
-        torso, spec.num_actions, config.index_dim, observation,
-        prior_scale=config.prior_scale, num_states=spec.num_states,
+        torso,
+        spec.num_actions,
+        config.index_dim,
+        observation,
+        prior_scale=config.prior_scale,
+        num_states=spec.num_states,
     )
     loss = losses.make_td_loss(
         network,
@@ -51,7 +55,11 @@ def make_agent(config: Config, spec: types.EnvironmentSpec) -> base.Agent:
         perturbation="mask",
     )
     return base.make_agent(
-        config, spec, network, loss, indices.bernoulli_mask(config.index_dim),
+        config,
+        spec,
+        network,
+        loss,
+        indices.bernoulli_mask(config.index_dim),
         action_index="all" if config.optimistic else "episode",
         resample_probability=config.resample_probability,
     )

@@ -89,20 +89,37 @@ def make_network(
     common = dict(posterior_scale=config.posterior_scale, num_states=spec.num_states)
     if config.network in ("last_layer", "last_layer_bias"):
         return epistemic.make_hyper_network(
-            torso, *arguments, **common, prior_scale=config.prior_scale, prior_std=config.prior_std,
-            mean_init=config.mean_init, has_unit_prior=config.unit_prior,
-            has_independent_prior=config.independent_prior, has_bias=config.network == "last_layer_bias",
+            torso,
+            *arguments,
+            **common,
+            prior_scale=config.prior_scale,
+            prior_std=config.prior_std,
+            mean_init=config.mean_init,
+            has_unit_prior=config.unit_prior,
+            has_independent_prior=config.independent_prior,
+            has_bias=config.network == "last_layer_bias",
         )
     if config.network == "all_layers":
         if len(spec.observation_shape) == 3:
             raise ValueError("network=all_layers has no convolutions, so it is not for pixels: use last_layer")
         prior = epistemic.make_hyper_prior(
-            torso, spec.num_actions, index.dim, observation,
-            scale=config.prior_scale, std=config.prior_std, mean_init=config.mean_init,
-            has_unit_norm=config.unit_prior, is_independent=config.independent_prior, num_states=spec.num_states,
+            torso,
+            spec.num_actions,
+            index.dim,
+            observation,
+            scale=config.prior_scale,
+            std=config.prior_std,
+            mean_init=config.mean_init,
+            has_unit_norm=config.unit_prior,
+            is_independent=config.independent_prior,
+            num_states=spec.num_states,
         )
         return nonlinear.make_hypermodel_network(
-            config.hidden_sizes, *arguments, **common, prior=prior, prior_std=config.prior_std,
+            config.hidden_sizes,
+            *arguments,
+            **common,
+            prior=prior,
+            prior_std=config.prior_std,
             mean_init=config.mean_init,
         )
     if config.unit_prior:

@@ -53,7 +53,10 @@ class Config(hyperagent_prioritized.Config):
 def make_agent(config: Config, spec: types.EnvironmentSpec) -> base.Agent:
     """Makes the agent for an environment."""
     adapt = functools.partial(
-        epistemic.with_unknown_value, unknown_value=config.unknown_value, prior_norm=config.prior_scale,
-        known_below=config.known_below, unknown_above=config.unknown_above,
+        epistemic.with_unknown_value,
+        unknown_value=config.unknown_value,
+        prior_norm=config.prior_scale,
+        known_below=config.known_below,
+        unknown_above=config.unknown_above,
     )
     return hyperagent.make_agent(config, spec, adapt)

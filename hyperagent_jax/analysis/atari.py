@@ -15,7 +15,10 @@ from hyperagent_jax.analysis import runs as runs_lib
 _FOLDER = pathlib.Path(__file__).parent
 # Columns of atari_scores.csv that are methods, and how the paper calls them.
 METHODS = {
-    "ddqn_zoo": "DDQN (DQN Zoo)", "der": "DER", "rainbow": "Rainbow", "hyperdqn": "HyperDQN",
+    "ddqn_zoo": "DDQN (DQN Zoo)",
+    "der": "DER",
+    "rainbow": "Rainbow",
+    "hyperdqn": "HyperDQN",
     "hyperagent": "HyperAgent (paper)",
 }
 NEEDED = ("game", "agent", "seed", "score", "interactions")
@@ -47,13 +50,18 @@ class Game:
 @functools.cache
 def games() -> Mapping[str, Game]:
     """The 55 games of the paper's two tables of scores."""
-    return types.MappingProxyType({
-        row["game"]: Game(
-            row["game"], row["set"] == "26", float(row["random"]), float(row["human"]),
-            {method: float(row[method]) for method in METHODS if row[method]},
-        )
-        for row in results.read_csv(_FOLDER / "atari_scores.csv")
-    })
+    return types.MappingProxyType(
+        {
+            row["game"]: Game(
+                row["game"],
+                row["set"] == "26",
+                float(row["random"]),
+                float(row["human"]),
+                {method: float(row[method]) for method in METHODS if row[method]},
+            )
+            for row in results.read_csv(_FOLDER / "atari_scores.csv")
+        }
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,8 +87,11 @@ def efficiencies(num_params: int) -> list[Efficiency]:
     """The methods of the paper's figure of data against parameters; `num_params` are HyperAgent's."""
     return [
         Efficiency(
-            row["method"], float(row["params"] or num_params * float(row["params_factor"])),
-            float(row["interactions"]), row["reaches_human"] == "True", row["source"],
+            row["method"],
+            float(row["params"] or num_params * float(row["params_factor"])),
+            float(row["interactions"]),
+            row["reaches_human"] == "True",
+            row["source"],
         )
         for row in results.read_csv(_FOLDER / "atari_efficiency.csv")
     ]
@@ -118,8 +129,9 @@ class Interval:
     high: float
 
 
-def stratified_bootstrap(scores: np.ndarray, statistic: Callable[[np.ndarray], float], *, repetitions: int = 2_000,
-                         seed: int = 0) -> Interval:
+def stratified_bootstrap(
+    scores: np.ndarray, statistic: Callable[[np.ndarray], float], *, repetitions: int = 2_000, seed: int = 0
+) -> Interval:
     """A statistic of scores [games, seeds] and its 95% interval.
 
     Seeds are drawn anew with replacement within every game (Agarwal et al., 2021). With one seed per game there is
@@ -253,17 +265,21 @@ def score_matrix(runs: Sequence[Run], agent: str) -> tuple[list[str], np.ndarray
     known = games()
     names = sorted(by_game)
     num_seeds = min(len(by_game[name]) for name in names)
-    return names, np.array([
-        [known[name].normalize(run.score) for run in by_game[name][:num_seeds]] for name in names
-    ])
+    return names, np.array(
+        [[known[name].normalize(run.score) for run in by_game[name][:num_seeds]] for name in names]
+    )
 
 
 def published_matrix(method: str, names: Sequence[str]) -> np.ndarray:
     """Human-normalised scores [games, 1] that the paper gives for a method in those of `names` it has."""
     known = games()
-    return np.array([
-        [known[name].normalize(known[name].published[method])] for name in names if method in known[name].published
-    ]).reshape(-1, 1)
+    return np.array(
+        [
+            [known[name].normalize(known[name].published[method])]
+            for name in names
+            if method in known[name].published
+        ]
+    ).reshape(-1, 1)
 
 
 def summary_rows(runs: Sequence[Run]) -> tuple[list[str], list[dict[str, object]]]:
@@ -277,8 +293,11 @@ def summary_rows(runs: Sequence[Run]) -> tuple[list[str], list[dict[str, object]
         for name, statistic in STATISTICS.items():
             interval = stratified_bootstrap(scores, statistic)
             is_point = scores.shape[1] == 1
-            row |= {name: round(interval.value, 4), f"{name}_low": "" if is_point else round(interval.low, 4),
-                    f"{name}_high": "" if is_point else round(interval.high, 4)}
+            row |= {
+                name: round(interval.value, 4),
+                f"{name}_low": "" if is_point else round(interval.low, 4),
+                f"{name}_high": "" if is_point else round(interval.high, 4),
+            }
         rows.append(row)
 
     names = sorted({run.game for run in runs})
@@ -309,8 +328,12 @@ def score_rows(found: Results) -> tuple[list[str], list[dict[str, object]]]:
     }
     columns = {**ours, **{title: scores for title, scores in methods.items() if scores}}
     rows = [
-        {"game": name, "random": known[name].random, "human": known[name].human,
-         **{label: results.number(scores[name]) if name in scores else "" for label, scores in columns.items()}}
+        {
+            "game": name,
+            "random": known[name].random,
+            "human": known[name].human,
+            **{label: results.number(scores[name]) if name in scores else "" for label, scores in columns.items()},
+        }
         for name in found.names
     ]
     return ["game", "random", "human", *columns], rows

@@ -19,7 +19,9 @@ _CAPTIONS = {
     "these runs: of these only HyperAgent's number of parameters.",
 }
 _HEADINGS = {
-    "curves": "Evaluations", "aggregates": "Aggregates", "profiles": "Performance profiles",
+    "curves": "Evaluations",
+    "aggregates": "Aggregates",
+    "profiles": "Performance profiles",
     "data_and_parameters": "Data and parameters for human-level scores",
 }
 

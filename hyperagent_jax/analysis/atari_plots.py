@@ -43,10 +43,13 @@ def curves(
     wide = (max(7.0, size * columns), 0.8 * size * rows + 1.0)
     with style.context():
         figure, axes = plt.subplots(
-            rows, columns, squeeze=False, layout="constrained",
+            rows,
+            columns,
+            squeeze=False,
+            layout="constrained",
             figsize=(4.3, (1.9 if many else 3.0) * rows + 0.6 + 0.25 * len(lines)) if narrow else wide,
         )
-        for axis in axes.flat[len(names):]:
+        for axis in axes.flat[len(names) :]:
             axis.remove()
         for axis, name in zip(axes.flat, names, strict=False):
             for i, own in enumerate(lines.values()):
@@ -55,8 +58,14 @@ def curves(
             if name in known:
                 axis.axhline(known[name].random, color="0.6", linestyle=":", linewidth=1.2)
                 axis.annotate(
-                    "random", (1.0, known[name].random), xycoords=("axes fraction", "data"), xytext=(-2, 3),
-                    textcoords="offset points", ha="right", color="0.45", fontsize=9,
+                    "random",
+                    (1.0, known[name].random),
+                    xycoords=("axes fraction", "data"),
+                    xytext=(-2, 3),
+                    textcoords="offset points",
+                    ha="right",
+                    color="0.45",
+                    fontsize=9,
                 )
             axis.xaxis.set_major_formatter(matplotlib.ticker.FuncFormatter(_thousands))
             axis.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(3 if narrow and many else 5))
@@ -82,8 +91,12 @@ def _draw_curve(axis, rows, colour) -> None:
     is_single = len(seeds) == 1
     for points in seeds.values():
         axis.plot(
-            *zip(*points, strict=True), color=colour, linewidth=1.8 if is_single else 0.8,
-            alpha=1.0 if is_single else 0.35, marker="o", markersize=3.5 if is_single else 2.0,
+            *zip(*points, strict=True),
+            color=colour,
+            linewidth=1.8 if is_single else 0.8,
+            alpha=1.0 if is_single else 0.35,
+            marker="o",
+            markersize=3.5 if is_single else 2.0,
         )
     if len(seeds) > 1:
         # By their number: games side by side make evaluations late by a few interactions, each seed by others.
@@ -99,16 +112,26 @@ def aggregates(file: _File, title: str, rows: Sequence[Mapping[str, object]], *,
     with style.context():
         shape, size = ((count, 1), (4.3, count * height)) if narrow else ((1, count), (12.0, height))
         figure, axes = plt.subplots(*shape, figsize=size, layout="constrained", sharey=True)
-        labels = [f"{row['method']}\n({row['games']} games, {row['seeds']} seeds)" if row["seeds"] != 1
-                  else f"{row['method']} ({row['games']} games)" for row in rows]
+        labels = [
+            f"{row['method']}\n({row['games']} games, {row['seeds']} seeds)"
+            if row["seeds"] != 1
+            else f"{row['method']} ({row['games']} games)"
+            for row in rows
+        ]
         for axis, name in zip(axes, atari.STATISTICS, strict=True):
             for i, row in enumerate(rows):
                 axis.barh(i, row[name], color=style.COLOURS[i % len(style.COLOURS)], alpha=0.75, height=0.65)
                 if row[f"{name}_low"] != "":
                     axis.plot([row[f"{name}_low"], row[f"{name}_high"]], [i, i], color="0.15", linewidth=2)
                 end = max(row[name], row[f"{name}_high"] or row[name], 0)
-                axis.annotate(f"{row[name]:.2f}", (end, i), xytext=(4, 0), textcoords="offset points", va="center",
-                              fontsize=9)
+                axis.annotate(
+                    f"{row[name]:.2f}",
+                    (end, i),
+                    xytext=(4, 0),
+                    textcoords="offset points",
+                    va="center",
+                    fontsize=9,
+                )
             axis.set_yticks(range(len(rows)), labels, fontsize=8 if narrow else 10)
             axis.margins(x=0.18)
             axis.set(title=name, xlabel="human-normalised score")
@@ -131,8 +154,16 @@ def profiles(file: _File, title: str, scores: Mapping[str, np.ndarray], *, narro
             share = atari.profile(matrix, thresholds)
             handles += axis.plot(thresholds, share, color=colour, linewidth=1.8, label=label)
         axis.axvline(1.0, color="0.6", linestyle=":", linewidth=1.2)
-        axis.annotate("human", (1.0, 1.0), xycoords=("data", "axes fraction"), xytext=(4, -4),
-                      textcoords="offset points", va="top", color="0.45", fontsize=9)
+        axis.annotate(
+            "human",
+            (1.0, 1.0),
+            xycoords=("data", "axes fraction"),
+            xytext=(4, -4),
+            textcoords="offset points",
+            va="top",
+            color="0.45",
+            fontsize=9,
+        )
         axis.set(xlabel="human-normalised score", ylabel="share of runs with a higher score", ylim=(0, 1.02))
         style.legend_of(figure, handles, narrow=narrow)
         style.title_of(figure, title, narrow=narrow)
@@ -150,8 +181,15 @@ def improvements(file: _File, title: str, values: Mapping[str, float], *, narrow
         axis.barh(range(len(ordered)), numbers, color=[better if x >= 0 else worse for x in numbers])
         for i, number in enumerate(numbers):
             side, shift = ("left", 4) if number >= 0 else ("right", -4)
-            axis.annotate(f"{number:+,.0f}%", (number, i), xytext=(shift, 0), textcoords="offset points",
-                          va="center", ha=side, fontsize=8)
+            axis.annotate(
+                f"{number:+,.0f}%",
+                (number, i),
+                xytext=(shift, 0),
+                textcoords="offset points",
+                va="center",
+                ha=side,
+                fontsize=8,
+            )
         axis.set_yticks(range(len(ordered)), [name for name, _ in ordered])
         axis.axvline(0, color="0.3", linewidth=1)
         axis.margins(x=0.3 if narrow else 0.15, y=0.01)
@@ -181,8 +219,14 @@ def data_against_parameters(
             axis.scatter(method.params, method.interactions, s=size, marker=marker, color=colour, zorder=3)
             text = f"{method.method} [{number}]" + ("" if method.reaches_human else "\n(below IQM 1)")
             place, side = ((0, -22), "center") if number == 1 else ((11, 5), "left")
-            axis.annotate(text, (method.params, method.interactions), xytext=place, textcoords="offset points",
-                          ha=side, fontsize=8 if narrow else 10)
+            axis.annotate(
+                text,
+                (method.params, method.interactions),
+                xytext=place,
+                textcoords="offset points",
+                ha=side,
+                fontsize=8 if narrow else 10,
+            )
         axis.set(xscale="log", yscale="log", xlabel="parameters", ylabel="interactions to an IQM of 1")
         axis.set_xlim(3e5 if narrow else 5e5, 2e8 if narrow else 6e7)
         axis.set_ylim(5e4, 3e7)

@@ -19,7 +19,9 @@ CAPTIONS = {
     "an experiment with rewards of different scale are averaged as they are.",
 }
 _HEADINGS = {
-    "radar": "Scores by tag", "scores": "Scores by experiment", "deep_sea": "DeepSea: episodes until solved",
+    "radar": "Scores by tag",
+    "scores": "Scores by experiment",
+    "deep_sea": "DeepSea: episodes until solved",
     "curves": "Learning curves",
 }
 
@@ -48,7 +50,8 @@ def build(
     sources = [log.source for log in logs]
     sections.append(
         document.section(
-            "Where the runs come from", *(page.source_details(source, "id") for source in sources),
+            "Where the runs come from",
+            *(page.source_details(source, "id") for source in sources),
             page.differences(sources),
         )
     )
@@ -120,9 +123,15 @@ def _solution_table(logs: Sequence[bsuite_scores.Log]) -> str:
     blocks = []
     for log in logs:
         lines = [
-            [Cell(row["experiment"], ""), document.number(row["size"]), Cell("yes" if row["solved"] else "no"),
-             document.number(row["episode"]), Cell("yes" if row["beats_dithering"] else "no")]
-            for row in rows if row["agent"] == log.label
+            [
+                Cell(row["experiment"], ""),
+                document.number(row["size"]),
+                Cell("yes" if row["solved"] else "no"),
+                document.number(row["episode"]),
+                Cell("yes" if row["beats_dithering"] else "no"),
+            ]
+            for row in rows
+            if row["agent"] == log.label
         ]
         if lines:
             blocks.append((log.label, lines))

@@ -22,10 +22,7 @@ def _colours(labels: Sequence[str]) -> dict[str, str]:
 
 
 def _line_handles(labels: Iterable[str]) -> list[matplotlib.lines.Line2D]:
-    return [
-        matplotlib.lines.Line2D([], [], **style.line_style(i), label=label)
-        for i, label in enumerate(labels)
-    ]
+    return [matplotlib.lines.Line2D([], [], **style.line_style(i), label=label) for i, label in enumerate(labels)]
 
 
 def radar(file: _File, title: str, tags: Mapping[str, Mapping[str, float]], *, narrow: bool = False) -> None:
@@ -94,7 +91,11 @@ def bars(
                 alpha = 1.0 if score.is_finished else 0.35
                 axis.barh(y, score.score, 0.92 * thickness, color=colours[label], alpha=alpha)
                 axis.text(
-                    score.score + 0.01, y, f"{score.score:.2f}", va="center", fontsize=7 if narrow else 8,
+                    score.score + 0.01,
+                    y,
+                    f"{score.score:.2f}",
+                    va="center",
+                    fontsize=7 if narrow else 8,
                     color="0.25",
                 )
         axis.set_yticks(range(len(experiments)), experiments, fontsize=8 if narrow else 10)
@@ -194,7 +195,10 @@ def curves(
     with style.context():
         below = 0.25 * len(lines) if narrow else 0.2
         figure, axes = plt.subplots(
-            rows, columns, figsize=((4.3, 1.7 * rows) if narrow else (11.0, 2.5 * rows + 0.5)), squeeze=False,
+            rows,
+            columns,
+            figsize=((4.3, 1.7 * rows) if narrow else (11.0, 2.5 * rows + 0.5)),
+            squeeze=False,
             layout="constrained",
         )
         figure.set_figheight(figure.get_figheight() + 0.5 + below)

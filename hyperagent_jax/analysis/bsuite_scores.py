@@ -17,19 +17,35 @@ from hyperagent_jax.analysis import runs as runs_lib
 # bsuite's order, by kind of difficulty.
 _BASIC = ("bandit", "mnist", "catch", "mountain_car", "cartpole")
 EXPERIMENTS = (
-    *_BASIC, *(f"{name}_noise" for name in _BASIC), *(f"{name}_scale" for name in _BASIC), "deep_sea",
-    "deep_sea_stochastic", "cartpole_swingup", "umbrella_length", "umbrella_distract", "discounting_chain",
-    "memory_len", "memory_size",
+    *_BASIC,
+    *(f"{name}_noise" for name in _BASIC),
+    *(f"{name}_scale" for name in _BASIC),
+    "deep_sea",
+    "deep_sea_stochastic",
+    "cartpole_swingup",
+    "umbrella_length",
+    "umbrella_distract",
+    "discounting_chain",
+    "memory_len",
+    "memory_size",
 )
 TAGS = ("basic", "noise", "scale", "exploration", "credit_assignment", "generalization", "memory")
 # What bsuite's logging always writes, and what the scores of experiments need besides.
 _COLUMNS = ("steps", "episode", "total_return", "episode_len", "episode_return")
 _OWN_COLUMNS = {
-    "bandit": ["total_regret"], "catch": ["total_regret"], "mnist": ["total_regret"],
-    "umbrella_length": ["total_regret"], "umbrella_distract": ["total_regret"], "memory_len": ["total_perfect"],
-    "memory_size": ["total_perfect"], "mountain_car": ["raw_return"], "cartpole": ["raw_return", "best_episode"],
-    "cartpole_swingup": ["best_episode"], "deep_sea": ["total_bad_episodes"],
-    "deep_sea_stochastic": ["total_bad_episodes"], "discounting_chain": [],
+    "bandit": ["total_regret"],
+    "catch": ["total_regret"],
+    "mnist": ["total_regret"],
+    "umbrella_length": ["total_regret"],
+    "umbrella_distract": ["total_regret"],
+    "memory_len": ["total_perfect"],
+    "memory_size": ["total_perfect"],
+    "mountain_car": ["raw_return"],
+    "cartpole": ["raw_return", "best_episode"],
+    "cartpole_swingup": ["best_episode"],
+    "deep_sea": ["total_bad_episodes"],
+    "deep_sea_stochastic": ["total_bad_episodes"],
+    "discounting_chain": [],
 }
 # DeepSea counts as solved at the first logged episode from `first` on at which less than `threshold` of all
 # episodes so far had left the diagonal: in the windy one some stay on it by luck.
@@ -250,8 +266,12 @@ def table(logs: Sequence[Log]) -> tuple[tuple[str, ...], list[dict[str, Any]]]:
     fields = ("agent", "experiment", "score", "tags", "num_ids", "all_ids", "finished")
     rows = [
         {
-            "agent": log.label, "experiment": x.experiment, "score": round(x.score, 4),
-            "tags": " ".join(tags(x.experiment)), "num_ids": x.num_ids, "all_ids": x.all_ids,
+            "agent": log.label,
+            "experiment": x.experiment,
+            "score": round(x.score, 4),
+            "tags": " ".join(tags(x.experiment)),
+            "num_ids": x.num_ids,
+            "all_ids": x.all_ids,
             "finished": x.is_finished,
         }
         for log in logs
@@ -265,8 +285,12 @@ def solution_table(logs: Sequence[Log]) -> tuple[tuple[str, ...], list[dict[str,
     fields = ("agent", "experiment", "size", "solved", "episode", "beats_dithering")
     rows = [
         {
-            "agent": log.label, "experiment": experiment, "size": x.size, "solved": x.is_solved,
-            "episode": x.episode, "beats_dithering": x.beats_dithering,
+            "agent": log.label,
+            "experiment": experiment,
+            "size": x.size,
+            "solved": x.is_solved,
+            "episode": x.episode,
+            "beats_dithering": x.beats_dithering,
         }
         for log in logs
         for experiment, found in log.solutions.items()

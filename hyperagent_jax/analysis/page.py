@@ -11,6 +11,7 @@ from hyperagent_jax.analysis.document import Cell
 
 _PROTOCOL = ("stochastic", "max_episodes", "eval_every", "eval_episodes", "solved_return")
 
+
 def build(
     title: str,
     runs: Sequence[runs_lib.Run],
@@ -44,7 +45,9 @@ def build(
     sections = [
         document.section("What was run", _about(runs, groups, sources)),
         document.section(
-            "Episodes to learn against size", document.figure(overview, caption), _summary_table(groups),
+            "Episodes to learn against size",
+            document.figure(overview, caption),
+            _summary_table(groups),
             _fit_table(groups),
         ),
     ]
@@ -186,13 +189,26 @@ def _solved(summary: solve_times.Summary) -> Cell:
 def _summary_table(groups: Sequence[solve_times.Group]) -> str:
     heads = [
         [
-            Cell("", ""), Cell("", ""), Cell("Runs", "over", 3), Cell("Episodes to learn", "over", 4),
+            Cell("", ""),
+            Cell("", ""),
+            Cell("Runs", "over", 3),
+            Cell("Episodes to learn", "over", 4),
             Cell("Parameters", "over", 3),
         ],
-        [Cell("Agent", "")] + [
-            Cell(text) for text in (
-                "Size", "Seeds", "Solved", "Crashed", "Mean over solved", "Standard error of that mean",
-                "Range over solved", "Median over all, failures as > limit", "All", "Output layer",
+        [Cell("Agent", "")]
+        + [
+            Cell(text)
+            for text in (
+                "Size",
+                "Seeds",
+                "Solved",
+                "Crashed",
+                "Mean over solved",
+                "Standard error of that mean",
+                "Range over solved",
+                "Median over all, failures as > limit",
+                "All",
+                "Output layer",
                 f"Output layer \N{DIVISION SIGN} {solve_times.REFERENCE}'s",
             )
         ],
@@ -205,21 +221,23 @@ def _summary_table(groups: Sequence[solve_times.Group]) -> str:
             if summary.solved:
                 span = f"{summary.smallest:,}\N{EN DASH}{summary.largest:,}"
             median = summary.median
-            rows.append([
-                document.number(summary.size),
-                document.number(summary.seeds),
-                _solved(summary),
-                Cell(str(summary.crashed), "number warn" if summary.crashed else "number"),
-                document.number(summary.mean, ",.1f"),
-                document.number(summary.standard_error, ",.1f"),
-                Cell(span) if span else document.number(None),
-                document.number(None) if median is None else Cell(
-                    solve_times.format_median(median), "number warn" if median.is_bound else "number"
-                ),
-                document.number(summary.num_params),
-                document.number(summary.num_output_params),
-                document.number(solve_times.output_ratio(group, summary, groups), ",.2f"),
-            ])
+            rows.append(
+                [
+                    document.number(summary.size),
+                    document.number(summary.seeds),
+                    _solved(summary),
+                    Cell(str(summary.crashed), "number warn" if summary.crashed else "number"),
+                    document.number(summary.mean, ",.1f"),
+                    document.number(summary.standard_error, ",.1f"),
+                    Cell(span) if span else document.number(None),
+                    document.number(None)
+                    if median is None
+                    else Cell(solve_times.format_median(median), "number warn" if median.is_bound else "number"),
+                    document.number(summary.num_params),
+                    document.number(summary.num_output_params),
+                    document.number(solve_times.output_ratio(group, summary, groups), ",.2f"),
+                ]
+            )
         blocks.append((group.label, rows))
     return document.table("Episodes to learn by size", heads, blocks)
 
@@ -227,15 +245,28 @@ def _summary_table(groups: Sequence[solve_times.Group]) -> str:
 def _fit_table(groups: Sequence[solve_times.Group]) -> str:
     heads = [
         [
-            Cell("", ""), Cell("Solved seeds", "over", 2), Cell("Failed seeds", "over"),
+            Cell("", ""),
+            Cell("Solved seeds", "over", 2),
+            Cell("Failed seeds", "over"),
             Cell("Linear: episodes = slope \N{MULTIPLICATION SIGN} N + intercept", "over", 3),
-            Cell("Power law", "over", 3), Cell("Of midpoints", "over", 2),
+            Cell("Power law", "over", 3),
+            Cell("Of midpoints", "over", 2),
         ],
-        [Cell("Agent", "")] + [
-            Cell(text) for text in (
-                "Points", "Sizes", "Left out", "Slope", "Intercept", "R\N{SUPERSCRIPT TWO}", "Exponent",
-                "R\N{SUPERSCRIPT TWO} of logs", "Exponent of midpoints",
-                "Episodes / N log\N{SUBSCRIPT TWO} N", "R\N{SUPERSCRIPT TWO}",
+        [Cell("Agent", "")]
+        + [
+            Cell(text)
+            for text in (
+                "Points",
+                "Sizes",
+                "Left out",
+                "Slope",
+                "Intercept",
+                "R\N{SUPERSCRIPT TWO}",
+                "Exponent",
+                "R\N{SUPERSCRIPT TWO} of logs",
+                "Exponent of midpoints",
+                "Episodes / N log\N{SUBSCRIPT TWO} N",
+                "R\N{SUPERSCRIPT TWO}",
             )
         ],
     ]
@@ -243,19 +274,26 @@ def _fit_table(groups: Sequence[solve_times.Group]) -> str:
     for group in groups:
         fits = solve_times.fit(group)
         linear, power = fits.linear, fits.power
-        blocks.append((group.label, [[
-            document.number(fits.points),
-            document.number(fits.sizes),
-            Cell(str(fits.failed), "number warn" if fits.failed else "number"),
-            document.number(linear and linear.slope, ",.2f"),
-            document.number(linear and linear.intercept, ",.1f"),
-            document.number(linear and linear.r_squared, ".3f"),
-            document.number(power and power.slope, ".2f"),
-            document.number(power and power.r_squared, ".3f"),
-            document.number(fits.power_of_midpoints and fits.power_of_midpoints.slope, ".2f"),
-            document.number(fits.n_log_n and fits.n_log_n.slope, ".2f"),
-            document.number(fits.n_log_n and fits.n_log_n.r_squared, ".3f"),
-        ]]))
+        blocks.append(
+            (
+                group.label,
+                [
+                    [
+                        document.number(fits.points),
+                        document.number(fits.sizes),
+                        Cell(str(fits.failed), "number warn" if fits.failed else "number"),
+                        document.number(linear and linear.slope, ",.2f"),
+                        document.number(linear and linear.intercept, ",.1f"),
+                        document.number(linear and linear.r_squared, ".3f"),
+                        document.number(power and power.slope, ".2f"),
+                        document.number(power and power.r_squared, ".3f"),
+                        document.number(fits.power_of_midpoints and fits.power_of_midpoints.slope, ".2f"),
+                        document.number(fits.n_log_n and fits.n_log_n.slope, ".2f"),
+                        document.number(fits.n_log_n and fits.n_log_n.r_squared, ".3f"),
+                    ]
+                ],
+            )
+        )
     least = solve_times.MIN_SIZES_OF_FIT
     note = (
         f"Least squares over all solved seeds, where at least {least} sizes have one; the power law is a line "
@@ -269,8 +307,11 @@ def _fit_table(groups: Sequence[solve_times.Group]) -> str:
 
 def _ablation_table(study: solve_times.Ablation) -> str:
     heads = [
-        [Cell("", ""), Cell("", ""), Cell(f"Mean over solved (solved of finished) for {study.setting}", "over",
-                                          len(study.values))],
+        [
+            Cell("", ""),
+            Cell("", ""),
+            Cell(f"Mean over solved (solved of finished) for {study.setting}", "over", len(study.values)),
+        ],
         [Cell("Agent", ""), Cell("Size"), *map(Cell, study.values)],
     ]
     blocks = []
@@ -318,8 +359,10 @@ def source_details(source: runs_lib.Source, what: str = "run") -> str:
             del record[name]
     config = json.dumps(record, indent=2, ensure_ascii=False)
     return document.details(
-        source.file, f"{aside}, commit {commit[:10]}{'+changes' if commit.endswith('+changes') else ''}",
-        f'<h3>Command</h3><pre class="wrap">{document.escape(command)}</pre>', document.facts(facts),
+        source.file,
+        f"{aside}, commit {commit[:10]}{'+changes' if commit.endswith('+changes') else ''}",
+        f'<h3>Command</h3><pre class="wrap">{document.escape(command)}</pre>',
+        document.facts(facts),
         f'<h3>Configuration</h3><pre tabindex="0">{document.escape(config)}</pre>',
     )
 

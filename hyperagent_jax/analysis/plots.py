@@ -45,13 +45,21 @@ def deep_sea_run(
         for i, seed in enumerate(seeds):
             rows = [row for row in curve if int(row["seed"]) == seed]
             curves.plot(
-                [int(row["episodes"]) for row in rows], [float(row["eval_return"]) for row in rows],
-                **style.line_style(i), markersize=4, label=f"seed {seed}",
+                [int(row["episodes"]) for row in rows],
+                [float(row["eval_return"]) for row in rows],
+                **style.line_style(i),
+                markersize=4,
+                label=f"seed {seed}",
             )
         curves.axhline(solved_return, color="0.4", linestyle=style.DASHES, linewidth=1)
         curves.annotate(
-            f"solved: {solved_return:g}", (0.01, solved_return), xycoords=("axes fraction", "data"),
-            xytext=(0, 3), textcoords="offset points", va="bottom", color="0.4",
+            f"solved: {solved_return:g}",
+            (0.01, solved_return),
+            xycoords=("axes fraction", "data"),
+            xytext=(0, 3),
+            textcoords="offset points",
+            va="bottom",
+            color="0.4",
         )
         curves.set(xlabel="episodes", ylabel="evaluation return", title="Learning curves")
         if 0 < len(seeds) <= _MAX_LINES:
@@ -59,7 +67,8 @@ def deep_sea_run(
         for axis, name in zip(of_maps, ("value", "uncertainty")[: len(of_maps)], strict=True):
             reachable = np.tri(maps[name].shape[0], dtype=bool)
             image = axis.imshow(
-                np.ma.masked_where(~reachable, maps[name]), cmap="viridis" if name == "value" else "magma",
+                np.ma.masked_where(~reachable, maps[name]),
+                cmap="viridis" if name == "value" else "magma",
                 interpolation="nearest",
             )
             axis.figure.colorbar(image, ax=axis, shrink=0.85)
@@ -93,8 +102,13 @@ def episodes_to_learn(
         width, height = (4.3, 4.2) if narrow else (11.0, 5.2 if len(panels) == 1 else 4.2)
         below = 0.8 + 0.5 * len(groups) if narrow else 0.0
         figure, axes = plt.subplots(
-            len(panels), 1, figsize=(width, height * len(panels) + 0.8 + below), layout="constrained",
-            squeeze=False, sharex=True, sharey=True,
+            len(panels),
+            1,
+            figsize=(width, height * len(panels) + 0.8 + below),
+            layout="constrained",
+            squeeze=False,
+            sharex=True,
+            sharey=True,
         )
         for axis, (name, members) in zip(axes.flat, panels.items(), strict=True):
             lines = [
@@ -122,7 +136,9 @@ def episodes_to_learn(
             axis.tick_params(labelbottom=True)
             axis.set(title=name, xlabel="size N", ylabel="episodes to learn")
             axis.legend(
-                handles=handles, loc="upper left", bbox_to_anchor=(-0.2, -0.14) if narrow else (1.01, 1.0),
+                handles=handles,
+                loc="upper left",
+                bbox_to_anchor=(-0.2, -0.14) if narrow else (1.01, 1.0),
                 labelspacing=0.5 if narrow else 0.8,
             )
         runs = [run for group in groups for run in group.runs]
@@ -158,8 +174,13 @@ def ablation(
         width, height = (4.3, 3.3) if narrow else (11.0, 4.6 if rows == 1 else 3.8)
         below = 0.8 + 0.25 * num_lines if narrow else 0.0
         figure, axes = plt.subplots(
-            rows, columns, figsize=(width, height * rows + 0.8 + below), layout="constrained", squeeze=False,
-            sharex=True, sharey=True,
+            rows,
+            columns,
+            figsize=(width, height * rows + 0.8 + below),
+            layout="constrained",
+            squeeze=False,
+            sharex=True,
+            sharey=True,
         )
         for axis in axes.flat[len(panels) :]:
             axis.remove()
@@ -231,9 +252,15 @@ def _draw_lines(
             axis.scatter([x] * len(limits), limits, s=34, color=colour, marker="x", linewidths=1.6, zorder=4)
             if limits:
                 axis.annotate(
-                    f"{summary.solved}/{summary.solved + summary.failed}", (x, max(limits)), xytext=(0, 6),
-                    textcoords="offset points", ha="center", va="bottom", color=colour,
-                    fontsize=8 if room > 10 else 7, rotation=90 if room < 25 and len(lines) > 1 else 0,
+                    f"{summary.solved}/{summary.solved + summary.failed}",
+                    (x, max(limits)),
+                    xytext=(0, 6),
+                    textcoords="offset points",
+                    ha="center",
+                    va="bottom",
+                    color=colour,
+                    fontsize=8 if room > 10 else 7,
+                    rotation=90 if room < 25 and len(lines) > 1 else 0,
                 )
             if solved:
                 means.append((x, summary.mean, "white" if limits else colour))
@@ -297,6 +324,11 @@ def _finish(figure, axes, title, runs: Sequence[runs_lib.Run], narrow, legend=()
     if crashed := sum(run.crashed for run in runs):
         signs.append(sign(f"({crashed} crashed run{'s' if crashed > 1 else ''} not shown)"))
     figure.legend(
-        handles=signs, loc="outside lower left", ncols=1 if narrow else len(signs), fontsize=9,
-        labelcolor="0.25", handletextpad=0.5, columnspacing=1.1,
+        handles=signs,
+        loc="outside lower left",
+        ncols=1 if narrow else len(signs),
+        fontsize=9,
+        labelcolor="0.25",
+        handletextpad=0.5,
+        columnspacing=1.1,
     )

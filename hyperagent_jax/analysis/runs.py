@@ -11,10 +11,19 @@ from hyperagent_jax import results
 
 NEEDED = ("agent", "size", "seed", "solved", "episodes_to_learn", "interactions")
 # Any other column is a setting of the agent.
-MEASURED = frozenset({
-    *NEEDED, "final_return", "num_params", "num_output_params", "compile_seconds", "train_seconds",
-    "interactions_per_second", "error", "command",
-})
+MEASURED = frozenset(
+    {
+        *NEEDED,
+        "final_return",
+        "num_params",
+        "num_output_params",
+        "compile_seconds",
+        "train_seconds",
+        "interactions_per_second",
+        "error",
+        "command",
+    }
+)
 # How the names of bsuite's csv files begin.
 BSUITE_PREFIX = "bsuite_id_-_"
 
@@ -175,14 +184,13 @@ def _told_apart(files: Sequence[list[Run]]) -> list[list[Run]]:
     for found, own in zip(files, known, strict=True):
         differing = {
             agent: {
-                name: value for name, value in settings.items()
+                name: value
+                for name, value in settings.items()
                 if any(other.get(agent, {}).get(name, value) != value for other in known)
             }
             for agent, settings in own.items()
         }
-        told.append([
-            dataclasses.replace(run, settings={**differing[run.agent], **run.settings}) for run in found
-        ])
+        told.append([dataclasses.replace(run, settings={**differing[run.agent], **run.settings}) for run in found])
     return told
 
 

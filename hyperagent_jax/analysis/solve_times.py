@@ -323,24 +323,26 @@ def summary_rows(groups: Sequence[Group]) -> tuple[list[str], list[dict[str, Any
     for part in groups:
         for summary in part.summaries():
             ratio = output_ratio(part, summary, groups)
-            rows.append({
-                "agent": part.agent,
-                **{name: part.settings.get(name, "") for name in names},
-                "size": summary.size,
-                "seeds": summary.seeds,
-                "solved": summary.solved,
-                "failed": summary.failed,
-                "crashed": summary.crashed,
-                "mean_over_solved": _rounded(summary.mean, 2),
-                "standard_error_over_solved": _rounded(summary.standard_error, 2),
-                "min_over_solved": summary.smallest,
-                "max_over_solved": summary.largest,
-                "median_over_all": summary.median and format_median(summary.median).replace(",", ""),
-                "limit": summary.limit,
-                "num_params": summary.num_params,
-                "num_output_params": summary.num_output_params,
-                "output_params_over_hyperagent": _rounded(ratio, 4),
-            })
+            rows.append(
+                {
+                    "agent": part.agent,
+                    **{name: part.settings.get(name, "") for name in names},
+                    "size": summary.size,
+                    "seeds": summary.seeds,
+                    "solved": summary.solved,
+                    "failed": summary.failed,
+                    "crashed": summary.crashed,
+                    "mean_over_solved": _rounded(summary.mean, 2),
+                    "standard_error_over_solved": _rounded(summary.standard_error, 2),
+                    "min_over_solved": summary.smallest,
+                    "max_over_solved": summary.largest,
+                    "median_over_all": summary.median and format_median(summary.median).replace(",", ""),
+                    "limit": summary.limit,
+                    "num_params": summary.num_params,
+                    "num_output_params": summary.num_output_params,
+                    "output_params_over_hyperagent": _rounded(ratio, 4),
+                }
+            )
     return list(rows[0]), rows
 
 
@@ -351,21 +353,23 @@ def fit_rows(groups: Sequence[Group]) -> tuple[list[str], list[dict[str, Any]]]:
     for part in groups:
         fits = fit(part)
         linear = fits.linear
-        rows.append({
-            "agent": part.agent,
-            **{name: part.settings.get(name, "") for name in names},
-            "sizes_with_solved": fits.sizes,
-            "points": fits.points,
-            "failed_left_out": fits.failed,
-            "slope": _rounded(linear and linear.slope, 4),
-            "intercept": _rounded(linear and linear.intercept, 4),
-            "r_squared": _rounded(linear and linear.r_squared, 4),
-            "power_law_exponent": _rounded(fits.power and fits.power.slope, 4),
-            "power_law_r_squared": _rounded(fits.power and fits.power.r_squared, 4),
-            "midpoint_exponent": _rounded(fits.power_of_midpoints and fits.power_of_midpoints.slope, 4),
-            "n_log2_n_factor": _rounded(fits.n_log_n and fits.n_log_n.slope, 4),
-            "n_log2_n_r_squared": _rounded(fits.n_log_n and fits.n_log_n.r_squared, 4),
-        })
+        rows.append(
+            {
+                "agent": part.agent,
+                **{name: part.settings.get(name, "") for name in names},
+                "sizes_with_solved": fits.sizes,
+                "points": fits.points,
+                "failed_left_out": fits.failed,
+                "slope": _rounded(linear and linear.slope, 4),
+                "intercept": _rounded(linear and linear.intercept, 4),
+                "r_squared": _rounded(linear and linear.r_squared, 4),
+                "power_law_exponent": _rounded(fits.power and fits.power.slope, 4),
+                "power_law_r_squared": _rounded(fits.power and fits.power.r_squared, 4),
+                "midpoint_exponent": _rounded(fits.power_of_midpoints and fits.power_of_midpoints.slope, 4),
+                "n_log2_n_factor": _rounded(fits.n_log_n and fits.n_log_n.slope, 4),
+                "n_log2_n_r_squared": _rounded(fits.n_log_n and fits.n_log_n.r_squared, 4),
+            }
+        )
     return list(rows[0]), rows
 
 

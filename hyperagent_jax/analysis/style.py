@@ -22,9 +22,18 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "<", ">", "h", "p", "*")
 DASHES = (0, (5, 3))
 _STYLE = {
     "text.parse_math": False,  # labels are names from files, never mathematics
-    "axes.spines.top": False, "axes.spines.right": False, "axes.edgecolor": "0.5", "axes.labelsize": 11,
-    "axes.titlelocation": "left", "axes.grid": True, "axes.axisbelow": True, "grid.color": "0.92",
-    "xtick.color": "0.2", "ytick.color": "0.2", "legend.frameon": False, "legend.fontsize": 9.5,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": "0.5",
+    "axes.labelsize": 11,
+    "axes.titlelocation": "left",
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "0.92",
+    "xtick.color": "0.2",
+    "ytick.color": "0.2",
+    "legend.frameon": False,
+    "legend.fontsize": 9.5,
 }
 
 

@@ -50,19 +50,35 @@ def lemma(file, tables: dict[str, list[dict]], config) -> None:
             left.plot(x, _column(rows, "quantile_99"), color=colour)
         for y, label in ((1.0 - config.epsilon, None), (1.0 + config.epsilon, "1 \N{PLUS-MINUS SIGN} epsilon")):
             left.axhline(y, color="0.3", linestyle="--", linewidth=1.2, label=label)
-        left.set(xscale="log", yscale="log", xlabel="visits N", ylabel="|m|\N{SUPERSCRIPT TWO} (N + beta) / sigma"
-                 "\N{SUPERSCRIPT TWO}", title="1% and 99% quantiles over pairs", ylim=(0.02, 6))
+        left.set(
+            xscale="log",
+            yscale="log",
+            xlabel="visits N",
+            ylabel="|m|\N{SUPERSCRIPT TWO} (N + beta) / sigma\N{SUPERSCRIPT TWO}",
+            title="1% and 99% quantiles over pairs",
+            ylim=(0.02, 6),
+        )
         left.legend(ncols=3, loc="lower left")
         x, seeds = _column(results, "index_dim"), _column(results, "seeds")
         failures = _column(results, "failures")
         low, high = np.array([_wilson(k, n) for k, n in zip(failures, seeds, strict=True)]).T
         y = failures / seeds
-        right.errorbar(x, y, (np.maximum(y - low, 0), np.maximum(high - y, 0)), **style.line_style(0), capsize=3,
-                       label=f"measured, {int(seeds[0])} runs (95% interval)")
+        right.errorbar(
+            x,
+            y,
+            (np.maximum(y - low, 0), np.maximum(high - y, 0)),
+            **style.line_style(0),
+            capsize=3,
+            label=f"measured, {int(seeds[0])} runs (95% interval)",
+        )
         right.axhline(config.delta, color="#d55e00", linestyle="--", label=f"delta = {config.delta:g}")
         right.axvline(x[-1], color="#009e73", linestyle=":", linewidth=2, label=f"M(epsilon) = {int(x[-1])}")
-        right.set(xscale="log", xlabel="index dimension M", ylabel="runs that fail",
-                  title=f"Any pair ever off by more than epsilon = {config.epsilon:g}")
+        right.set(
+            xscale="log",
+            xlabel="index dimension M",
+            ylabel="runs that fail",
+            title=f"Any pair ever off by more than epsilon = {config.epsilon:g}",
+        )
         right.set_xticks(x[:-1])
         right.minorticks_off()
         right.legend(loc="center left")
@@ -88,16 +104,33 @@ def regret(file, tables: dict[str, list[dict]], config) -> None:
                     continue
                 colour = styles[name]["color"]
                 axis.plot(x, y, color=colour)
-                axis.fill_between(x, np.maximum(y - 2 * error, 1e-9), y + 2 * error, color=colour, alpha=0.2,
-                                  linewidth=0)
+                axis.fill_between(
+                    x, np.maximum(y - 2 * error, 1e-9), y + 2 * error, color=colour, alpha=0.2, linewidth=0
+                )
             low = min(float(row["regret"]) for row in rows)
-            axis.set(xscale="log", yscale="log", xlabel="episode", ylabel="cumulative regret",
-                     title=_LABELS.get(environment, environment), ylim=(max(low, 0.1) / 1.5, None))
+            axis.set(
+                xscale="log",
+                yscale="log",
+                xlabel="episode",
+                ylabel="cumulative regret",
+                title=_LABELS.get(environment, environment),
+                ylim=(max(low, 0.1) / 1.5, None),
+            )
         for name, rows in _by(tables["bench"], "agent").items():
-            axes[-1].plot(_column(rows, "episodes"), _column(rows, "step_us"), markersize=5, label=_LABELS[name],
-                          **styles[name])
-        axes[-1].set(xscale="log", yscale="log", xlabel="episodes before", ylabel="microseconds per step",
-                     title="Cost of a step, one seed")
+            axes[-1].plot(
+                _column(rows, "episodes"),
+                _column(rows, "step_us"),
+                markersize=5,
+                label=_LABELS[name],
+                **styles[name],
+            )
+        axes[-1].set(
+            xscale="log",
+            yscale="log",
+            xlabel="episodes before",
+            ylabel="microseconds per step",
+            title="Cost of a step, one seed",
+        )
         handles = {}
         for axis in reversed(axes):
             for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
@@ -108,8 +141,9 @@ def regret(file, tables: dict[str, list[dict]], config) -> None:
 def propagation(file, tables: dict[str, list[dict]], config) -> None:
     """One panel per iteration is too many: rows are states, columns iterations, each cell two triangles."""
     rows = tables["results"]
-    spread = {(int(row["iteration"]), int(row["state"]), row["action"]): float(row["standard_deviation"])
-              for row in rows}
+    spread = {
+        (int(row["iteration"]), int(row["state"]), row["action"]): float(row["standard_deviation"]) for row in rows
+    }
     last, num_states = max(key[0] for key in spread), max(key[1] for key in spread)
     top = max(spread.values())
     title = f"Uncertainty spreads from (4, down), seen {config.visits:g} time{'' if config.visits == 1 else 's'}"
@@ -122,12 +156,22 @@ def propagation(file, tables: dict[str, list[dict]], config) -> None:
                 places = np.array([(left + dx, bottom + dy) for dx, dy in triangle])
                 axis.fill(*places.T, facecolor=str(1.0 - 0.85 * value / top), edgecolor="0.5", linewidth=0.8)
                 middle = places.mean(0)
-                axis.text(*middle, f"{action}\n{value:.2f}", ha="center", va="center", fontsize=8,
-                          color="white" if value > 0.55 * top else "0.15")
+                axis.text(
+                    *middle,
+                    f"{action}\n{value:.2f}",
+                    ha="center",
+                    va="center",
+                    fontsize=8,
+                    color="white" if value > 0.55 * top else "0.15",
+                )
         axis.grid(False)
-        axis.set(xlim=(-0.6, last + 0.6), ylim=(num_states + 0.6, 0.4), ylabel="state",
-                 xlabel="iteration i of the stochastic Bellman operator (stage t = 6 \N{MINUS SIGN} i)",
-                 title="Standard deviation of Q(s, a) over index mappings")
+        axis.set(
+            xlim=(-0.6, last + 0.6),
+            ylim=(num_states + 0.6, 0.4),
+            ylabel="state",
+            xlabel="iteration i of the stochastic Bellman operator (stage t = 6 \N{MINUS SIGN} i)",
+            title="Standard deviation of Q(s, a) over index mappings",
+        )
         axis.set_xticks(range(last + 1))
         axis.set_yticks(range(1, num_states + 1))
 

@@ -32,7 +32,12 @@ def write_gif(path: str | os.PathLike, pictures: Sequence[np.ndarray]) -> None:
     ]
     try:
         images[0].save(
-            path, format="GIF", save_all=True, append_images=images[1:], duration=_MILLISECONDS, loop=0,
+            path,
+            format="GIF",
+            save_all=True,
+            append_images=images[1:],
+            duration=_MILLISECONDS,
+            loop=0,
             optimize=True,
         )
     except OSError as error:

@@ -9,17 +9,18 @@ from hyperagent_jax import types
 from hyperagent_jax.environments import base
 
 # The 26 games of table "tab:atari_score" and the 29 of "tab:atari_score_other".
-GAMES_26 = (
-    "Alien", "Amidar", "Assault", "Asterix", "BankHeist", "BattleZone", "Boxing", "Breakout", "ChopperCommand",
-    "CrazyClimber", "DemonAttack", "Freeway", "Frostbite", "Gopher", "Hero", "Jamesbond", "Kangaroo", "Krull",
-    "KungFuMaster", "MsPacman", "Pong", "PrivateEye", "Qbert", "RoadRunner", "Seaquest", "UpNDown",
-)
-GAMES_55 = tuple(sorted((
-    *GAMES_26, "Asteroids", "Atlantis", "BeamRider", "Berzerk", "Bowling", "Centipede", "Defender", "DoubleDunk",
-    "Enduro", "FishingDerby", "Gravitar", "IceHockey", "NameThisGame", "Phoenix", "Pitfall", "Riverraid",
-    "Robotank", "Skiing", "Solaris", "SpaceInvaders", "StarGunner", "Tennis", "TimePilot", "Tutankham", "Venture",
-    "VideoPinball", "WizardOfWor", "YarsRevenge", "Zaxxon",
-)))
+_GAMES_26 = """
+    Alien Amidar Assault Asterix BankHeist BattleZone Boxing Breakout ChopperCommand CrazyClimber DemonAttack Freeway
+    Frostbite Gopher Hero Jamesbond Kangaroo Krull KungFuMaster MsPacman Pong PrivateEye Qbert RoadRunner Seaquest
+    UpNDown
+"""
+_OTHER_29 = """
+    Asteroids Atlantis BeamRider Berzerk Bowling Centipede Defender DoubleDunk Enduro FishingDerby Gravitar IceHockey
+    NameThisGame Phoenix Pitfall Riverraid Robotank Skiing Solaris SpaceInvaders StarGunner Tennis TimePilot Tutankham
+    Venture VideoPinball WizardOfWor YarsRevenge Zaxxon
+"""
+GAMES_26 = tuple(_GAMES_26.split())
+GAMES_55 = tuple(sorted((*GAMES_26, *_OTHER_29.split())))
 GAME_SETS = {"all26": GAMES_26, "all55": GAMES_55}
 
 # Table "Detailed settings for Atari games".
@@ -29,10 +30,15 @@ MAX_FRAMES = 108_000
 # Actions of the console; most games know fewer.
 MAX_ACTIONS = 18
 _SETTINGS = dict(
-    stack_num=STACK_SHAPE[0], frame_skip=FRAME_SKIP, gray_scale=True, img_height=STACK_SHAPE[1],
-    img_width=STACK_SHAPE[2], repeat_action_probability=0.0,
+    stack_num=STACK_SHAPE[0],
+    frame_skip=FRAME_SKIP,
+    gray_scale=True,
+    img_height=STACK_SHAPE[1],
+    img_width=STACK_SHAPE[2],
+    repeat_action_probability=0.0,
     # Starts of episodes as in the released code: up to 30 no-ops, and FIRE where a game waits for it.
-    noop_max=30, use_fire_reset=True,
+    noop_max=30,
+    use_fire_reset=True,
 )
 
 
@@ -57,7 +63,10 @@ def check_game(game: str) -> None:
 def _make(game: str, num_envs: int, seed: tuple, max_frames: int, **settings):
     number = int(np.random.SeedSequence(seed).generate_state(1)[0]) % 2**31
     return _envpool().make_gymnasium(
-        f"{game}-v5", num_envs=num_envs, seed=number, max_episode_steps=max_frames // FRAME_SKIP,
+        f"{game}-v5",
+        num_envs=num_envs,
+        seed=number,
+        max_episode_steps=max_frames // FRAME_SKIP,
         **{**_SETTINGS, **settings},
     )
 
@@ -99,7 +108,12 @@ class Atari(base.VectorEnvironment):
         self.num_envs, self.stack_shape = num_envs, STACK_SHAPE
         self.batch_size = batch_size or num_envs
         self._pool = _make(
-            game, num_envs, seed, max_frames, batch_size=self.batch_size, reward_clip=is_training,
+            game,
+            num_envs,
+            seed,
+            max_frames,
+            batch_size=self.batch_size,
+            reward_clip=is_training,
             episodic_life=is_training or fires_after_life,
         )
         self._is_training = is_training
@@ -123,8 +137,13 @@ class Atari(base.VectorEnvironment):
         last = (terminated | truncated if self._is_training else game_over) & ~is_first
         self._was_last[env_ids] = last
         return base.VectorStep(
-            env_ids, observations, is_first, np.where(is_first, 0.0, rewards).astype(np.float32),
-            np.where(is_first, 0.0, info["reward"]).astype(np.float64), terminated & last, last,
+            env_ids,
+            observations,
+            is_first,
+            np.where(is_first, 0.0, rewards).astype(np.float32),
+            np.where(is_first, 0.0, info["reward"]).astype(np.float64),
+            terminated & last,
+            last,
             last & game_over,
         )
 
@@ -139,8 +158,16 @@ class Screen:
         self, game: str, seed: tuple[int, ...], *, fires_after_life: bool = True, max_frames: int = MAX_FRAMES
     ):
         self._pool = _make(
-            game, 1, seed, max_frames, reward_clip=False, episodic_life=fires_after_life, gray_scale=False,
-            stack_num=1, img_height=210, img_width=160,
+            game,
+            1,
+            seed,
+            max_frames,
+            reward_clip=False,
+            episodic_life=fires_after_life,
+            gray_scale=False,
+            stack_num=1,
+            img_height=210,
+            img_width=160,
         )
         self.picture = self._picture(self._pool.reset()[0])
 

@@ -117,6 +117,4 @@ def combined(discount: float) -> Probe:
     return _make_probe(rewards, successors, q_values, num_starts=5, max_steps=5)
 
 
-PROBES = {
-    probe.__name__: probe for probe in (one_step, delayed_reward, two_actions, random_start, truncated_loop)
-}
+PROBES = {probe.__name__: probe for probe in (one_step, delayed_reward, two_actions, random_start, truncated_loop)}

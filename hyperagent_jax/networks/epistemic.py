@@ -40,9 +40,7 @@ class EpistemicNetwork(NamedTuple):
         prior = self.prior(variables.prior, observation)
         return self.posterior(variables.params, observation, prior)
 
-    def apply(
-        self, variables: types.Variables, observation: types.Array, index: types.Array
-    ) -> types.Array:
+    def apply(self, variables: types.Variables, observation: types.Array, index: types.Array) -> types.Array:
         """Q-values [num_actions] of one observation for one index (eq. 3)."""
         return self.value(variables.params, self.belief(variables, observation), index)
 
@@ -240,8 +238,9 @@ def with_unknown_value(
     if not prior_norm > 0:
         raise ValueError(f"unknown_value needs a prior that tells what is unknown, got the scale {prior_norm}")
     if not 0 <= known_below < unknown_above:
-        raise ValueError(f"known_below must be at least 0 and less than unknown_above, got {known_below} and "
-                         f"{unknown_above}")
+        raise ValueError(
+            f"known_below must be at least 0 and less than unknown_above, got {known_below} and {unknown_above}"
+        )
 
     def value(params, belief, index):
         del params, index
@@ -304,9 +303,16 @@ def make_hyper_network(
     else:
         head = heads.HyperLinear(num_actions, index.dim, heads.learnable_init(mean_init, prior_std))
     prior = make_hyper_prior(
-        prior_torso or torso, num_actions, index.dim, observation,
-        scale=prior_scale, std=prior_std, mean_init=mean_init, has_unit_norm=has_unit_prior,
-        is_independent=has_independent_prior, num_states=num_states,
+        prior_torso or torso,
+        num_actions,
+        index.dim,
+        observation,
+        scale=prior_scale,
+        std=prior_std,
+        mean_init=mean_init,
+        has_unit_norm=has_unit_prior,
+        is_independent=has_independent_prior,
+        num_states=num_states,
     )
     learnable = _linear_function(TorsoAndHead(torso, head), observation)
     return make_linear_network(learnable, prior, index, posterior_scale)

@@ -115,9 +115,9 @@ def make_epinet_network(
             "torso": torso.init(keys["torso"], observation)["params"],
             "head": head.init(keys["head"], features)["params"],
             "epinet_input": epinet_input.init(keys["input"], features, observation)["params"],
-            "epinet_output": epinet_output.init(
-                keys["output"], jnp.zeros(hidden_sizes[0]), jnp.zeros(index.dim)
-            )["params"],
+            "epinet_output": epinet_output.init(keys["output"], jnp.zeros(hidden_sizes[0]), jnp.zeros(index.dim))[
+                "params"
+            ],
         }
 
     def posterior(params, o, prior_belief):

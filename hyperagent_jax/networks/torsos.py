@@ -96,9 +96,9 @@ class AtariConv(nn.Module):
     def __call__(self, pixels: types.Array) -> types.Array:
         x = pixels.astype(jnp.float32)
         for channels, kernel, stride in ((32, 8, 4), (64, 4, 2), (64, 3, 1)):
-            x = nn.Conv(
-                channels, (kernel, kernel), (stride, stride), padding="VALID", kernel_init=xavier_normal
-            )(x)
+            x = nn.Conv(channels, (kernel, kernel), (stride, stride), padding="VALID", kernel_init=xavier_normal)(
+                x
+            )
             x = nn.relu(x)
         return nn.relu(TransposedDense(self.dense)(min_max_normalize(x.reshape(-1))))
 

@@ -261,10 +261,15 @@ class FrameReplay:
             raise ValueError("the replay is empty")
         settings, oldest = self.settings, int(self._counts[1])
         slots = ring.choose_slots(
-            bits, self.added, np.int64(self.size), settings.capacity,
+            bits,
+            self.added,
+            np.int64(self.size),
+            settings.capacity,
             lambda quantiles: self._weights.find(quantiles),
-            recent_fraction=settings.recent_fraction, priority_fraction=settings.priority_fraction,
-            oldest=oldest, xp=np,
+            recent_fraction=settings.recent_fraction,
+            priority_fraction=settings.priority_fraction,
+            oldest=oldest,
+            xp=np,
         ).astype(np.int64)
         return oldest + (slots - oldest) % settings.capacity
 
@@ -273,8 +278,12 @@ class FrameReplay:
         ends = starts + self._lengths[starts].astype(np.int64) * self.settings.num_envs
         ends %= self.settings.num_rows * self.settings.num_envs
         transitions = types.Transition(
-            self._stacks(starts), self._actions[starts], self._returns[starts], self._discounts[starts],
-            self._stacks(ends), self._perturbations[starts],
+            self._stacks(starts),
+            self._actions[starts],
+            self._returns[starts],
+            self._discounts[starts],
+            self._stacks(ends),
+            self._perturbations[starts],
         )
         return types.Batch(transitions, np.int32(self.size), self._priors[starts], self._priors[ends]), numbers
 

@@ -162,9 +162,13 @@ def make_ring(capacity: int, *, recent_fraction: float = 0.0, priority_fraction:
 
     def sample(state, bits):
         slots = choose_slots(
-            bits, state.added, jnp.maximum(size(state), 1), capacity,
+            bits,
+            state.added,
+            jnp.maximum(size(state), 1),
+            capacity,
             lambda quantiles: sum_tree.find(state.priorities.tree, quantiles),
-            recent_fraction=recent_fraction, priority_fraction=priority_fraction,
+            recent_fraction=recent_fraction,
+            priority_fraction=priority_fraction,
         )
         return jax.tree.map(lambda buffer: buffer[slots], state.storage), slots
 

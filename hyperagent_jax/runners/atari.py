@@ -20,8 +20,20 @@ from hyperagent_jax.runners import core
 from hyperagent_jax.runners import vector
 
 RESULT_FIELDS = (
-    "game", "agent", "seed", "score", "score_std", "episodes", "best_interactions", "best_eval_score",
-    "interactions", "games", "num_params", "train_seconds", "interactions_per_second", "error",
+    "game",
+    "agent",
+    "seed",
+    "score",
+    "score_std",
+    "episodes",
+    "best_interactions",
+    "best_eval_score",
+    "interactions",
+    "games",
+    "num_params",
+    "train_seconds",
+    "interactions_per_second",
+    "error",
 )
 CURVE_FIELDS = ("game", "seed", "interactions", "games", "train_score", "eval_score", "loss", "seconds")
 # Games played side by side in an evaluation.
@@ -107,8 +119,11 @@ class Task:
     def identity(self) -> dict[str, Any]:
         """What a checkpoint of this task must have been made with."""
         return {
-            "game": self.game, "agent": self.agent, "config": config_lib.as_json(self.config),
-            "protocol": dataclasses.asdict(self.protocol), "seed": self.seed,
+            "game": self.game,
+            "agent": self.agent,
+            "config": config_lib.as_json(self.config),
+            "protocol": dataclasses.asdict(self.protocol),
+            "seed": self.seed,
         }
 
     def new_settings(self) -> dict[str, Any]:
@@ -154,8 +169,12 @@ def num_bytes(task: Task) -> dict[str, int]:
 
 def _environment(task: Task, purpose: int, number: int, num_envs: int, **settings) -> atari.Atari:
     return atari.Atari(
-        task.game, num_envs, (task.seed, purpose, number), fires_after_life=task.protocol.eval_fire,
-        max_frames=task.protocol.max_frames, **settings
+        task.game,
+        num_envs,
+        (task.seed, purpose, number),
+        fires_after_life=task.protocol.eval_fire,
+        max_frames=task.protocol.max_frames,
+        **settings,
     )
 
 
@@ -194,7 +213,11 @@ class _Run:
     def __init__(self, task: Task, runner: vector.VectorRunner, report, should_stop):
         self.task, self.runner, self.report, self.should_stop = task, runner, report, should_stop
         self.facts: dict[str, Any] = {
-            "identity": task.identity(), "train_seconds": 0.0, "curve": [], "best": None, "restarts": 0,
+            "identity": task.identity(),
+            "train_seconds": 0.0,
+            "curve": [],
+            "best": None,
+            "restarts": 0,
             "runner": {},
         }
         self.evaluate = vector.make_evaluator(runner.agent, task.protocol.eval_epsilon)
@@ -254,10 +277,18 @@ class _Run:
         now, scores = time.monotonic(), self.runner.recent_scores
         rate = (self.runner.interactions - self.reported) / (now - self.reported_at)
         self.reported_at, self.reported = now, self.runner.interactions
-        self.report(("progress", {
-            "game": self.task.game, "seed": self.task.seed, "interactions": self.runner.interactions, "rate": rate,
-            "score": float(np.mean(scores[-10:])) if scores else None,
-        }))
+        self.report(
+            (
+                "progress",
+                {
+                    "game": self.task.game,
+                    "seed": self.task.seed,
+                    "interactions": self.runner.interactions,
+                    "rate": rate,
+                    "score": float(np.mean(scores[-10:])) if scores else None,
+                },
+            )
+        )
 
     def key(self, purpose: int) -> types.PRNGKey:
         key = types.fold_in_tag(jax.random.key(self.task.seed), "evaluation")
@@ -287,9 +318,13 @@ class _Run:
             self.facts["best"] = {"score": score, "interactions": runner.interactions}
             checkpoint.save(task.best, variables.params, {**self.facts["best"], "identity": task.identity()})
         row = {
-            "game": task.game, "seed": task.seed, "interactions": runner.interactions, "games": runner.games,
+            "game": task.game,
+            "seed": task.seed,
+            "interactions": runner.interactions,
+            "games": runner.games,
             "train_score": results.ratio(sum(totals.scores), len(totals.scores)),
-            "eval_score": results.number(score), "loss": results.ratio(totals.loss, totals.updates),
+            "eval_score": results.number(score),
+            "loss": results.ratio(totals.loss, totals.updates),
             "seconds": round(self.facts["train_seconds"], 1),
         }
         self.facts["curve"].append(row)
@@ -324,15 +359,27 @@ class _Run:
         if scores is None:
             return
         seconds = self.facts["train_seconds"]
-        self.report(("result", {
-            "game": task.game, "agent": task.agent, "seed": task.seed, "score": results.number(np.mean(scores)),
-            "score_std": results.number(np.std(scores)), "episodes": len(scores),
-            "best_interactions": self.facts["best"]["interactions"],
-            "best_eval_score": results.number(self.facts["best"]["score"]), "interactions": runner.interactions,
-            "games": runner.games, "num_params": agents.count_params(runner.agent),
-            "train_seconds": round(seconds, 1), "interactions_per_second": round(runner.interactions / seconds, 1),
-            "error": "",
-        }))
+        self.report(
+            (
+                "result",
+                {
+                    "game": task.game,
+                    "agent": task.agent,
+                    "seed": task.seed,
+                    "score": results.number(np.mean(scores)),
+                    "score_std": results.number(np.std(scores)),
+                    "episodes": len(scores),
+                    "best_interactions": self.facts["best"]["interactions"],
+                    "best_eval_score": results.number(self.facts["best"]["score"]),
+                    "interactions": runner.interactions,
+                    "games": runner.games,
+                    "num_params": agents.count_params(runner.agent),
+                    "train_seconds": round(seconds, 1),
+                    "interactions_per_second": round(runner.interactions / seconds, 1),
+                    "error": "",
+                },
+            )
+        )
         if task.video:
             try:
                 self.record(variables)

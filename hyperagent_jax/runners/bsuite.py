@@ -22,8 +22,18 @@ from hyperagent_jax.runners import core as core_lib
 from hyperagent_jax.runners import loop as loop_lib
 
 RESULT_FIELDS = (
-    "bsuite_id", "agent", "seed", "status", "reason", "episodes", "steps", "total_return", "num_params",
-    "train_seconds", "steps_per_second", "command",
+    "bsuite_id",
+    "agent",
+    "seed",
+    "status",
+    "reason",
+    "episodes",
+    "steps",
+    "total_return",
+    "num_params",
+    "train_seconds",
+    "steps_per_second",
+    "command",
 )
 # Steps between two looks at the clock.
 _CHUNK = 200
@@ -152,16 +162,22 @@ def run_task(task: Task, report: Callable[[Any], None], should_stop: Callable[[]
             saved_at = now
     complete = target == problem.num_episodes
     steps, seconds = facts["timed_steps"], facts["train_seconds"]
-    report(("result", task, {
-        "status": results.FINISHED if complete else results.PARTIAL,
-        "reason": "" if complete else f"{target:,} of {problem.num_episodes:,} episodes",
-        "episodes": loop.episodes,
-        "steps": loop.agent.steps,
-        "total_return": round(facts["total_return"], 4),
-        "num_params": agents.count_params(program.agent),
-        "train_seconds": round(seconds, 2),
-        "steps_per_second": round(steps / seconds, 1) if steps else "",
-    }))
+    report(
+        (
+            "result",
+            task,
+            {
+                "status": results.FINISHED if complete else results.PARTIAL,
+                "reason": "" if complete else f"{target:,} of {problem.num_episodes:,} episodes",
+                "episodes": loop.episodes,
+                "steps": loop.agent.steps,
+                "total_return": round(facts["total_return"], 4),
+                "num_params": agents.count_params(program.agent),
+                "train_seconds": round(seconds, 2),
+                "steps_per_second": round(steps / seconds, 1) if steps else "",
+            },
+        )
+    )
 
 
 def _save(task: Task, loop: loop_lib.Loop, facts: dict[str, Any]) -> None:

@@ -27,8 +27,18 @@ from hyperagent_jax.runners import loop
 from hyperagent_jax.runners import scan
 
 RESULT_FIELDS = (
-    "agent", "size", "seed", "solved", "episodes_to_learn", "interactions", "final_return", "num_params",
-    "num_output_params", "compile_seconds", "train_seconds", "interactions_per_second",
+    "agent",
+    "size",
+    "seed",
+    "solved",
+    "episodes_to_learn",
+    "interactions",
+    "final_return",
+    "num_params",
+    "num_output_params",
+    "compile_seconds",
+    "train_seconds",
+    "interactions_per_second",
 )
 CURVE_FIELDS = ("seed", "interactions", "episodes", "train_return", "eval_return", "loss")
 RUNNERS = ("scan", "loop")
@@ -213,9 +223,7 @@ def _make_evaluate_all(protocol: Protocol, agent: agents.Agent):
     Noise on the rewards, of which the stochastic variant has a lot, is left out: it has mean zero, and a policy
     worth nothing must not pass for a good one by luck.
     """
-    environment = deep_sea.make_deep_sea(
-        protocol.size, deterministic=not protocol.stochastic, noisy_rewards=False
-    )
+    environment = deep_sea.make_deep_sea(protocol.size, deterministic=not protocol.stochastic, noisy_rewards=False)
     evaluator = evaluate.make_evaluator(
         agent, environment, num_episodes=protocol.eval_episodes, max_steps=protocol.size
     )

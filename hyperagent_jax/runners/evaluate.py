@@ -55,9 +55,7 @@ def make_evaluator(
     def evaluate(variables, environment_state, key):
         keys = jax.random.split(key, num_episodes)
         noise = jax.vmap(environment.draw)(keys)
-        states, first = jax.vmap(environment.reset, (None, 0), axis_size=num_episodes)(
-            environment_state, noise
-        )
+        states, first = jax.vmap(environment.reset, (None, 0), axis_size=num_episodes)(environment_state, noise)
         indices = jax.vmap(actor.draw)(keys).indices
 
         def body(carry):
@@ -75,8 +73,12 @@ def make_evaluator(
             lambda carry: (carry[0] < max_steps) & ~jnp.all(carry[4]),
             body,
             (
-                jnp.zeros((), jnp.int32), states, first.observation, indices,
-                jnp.zeros(num_episodes, bool), jnp.zeros(num_episodes),
+                jnp.zeros((), jnp.int32),
+                states,
+                first.observation,
+                indices,
+                jnp.zeros(num_episodes, bool),
+                jnp.zeros(num_episodes),
             ),
         )
         return carry[5]

@@ -56,8 +56,10 @@ def make_program(agent: agents_base.Agent) -> Program:
     def proceed(state, totals, noises, step, place, action, timestep, next_observation, is_learning):
         for observation in (timestep.observation, next_observation):
             if observation.dtype != state.observation.dtype:
-                raise ValueError(f"observations were {state.observation.dtype} at first and now are "
-                                 f"{observation.dtype}: pass an `observe` that gives them one type")
+                raise ValueError(
+                    f"observations were {state.observation.dtype} at first and now are "
+                    f"{observation.dtype}: pass an `observe` that gives them one type"
+                )
         noise = jax.tree.map(lambda x: x[place], noises)
         state, metrics = core.observe(state, action, timestep, noise)
         state = state._replace(observation=next_observation)
@@ -123,14 +125,19 @@ class OnlineAgent:
                 self.state = self._program.init(self._key, observation)
             else:  # an episode that is not the one of the last `update`, or an action that is asked for again
                 self.state = self.state._replace(
-                    observation=jnp.array(observation), is_first=jnp.asarray(timestep.first()),
+                    observation=jnp.array(observation),
+                    is_first=jnp.asarray(timestep.first()),
                     episode_return=jnp.where(timestep.first(), 0.0, self.state.episode_return),
                 )
             self.state, action = self._program.begin(self.state, *self._random_numbers(self.steps))
         else:
             step = self.steps - 1
             self.state, self._metrics, action = self._program.proceed(
-                self.state, self._metrics, *self._random_numbers(step), *self._noted, observation,
+                self.state,
+                self._metrics,
+                *self._random_numbers(step),
+                *self._noted,
+                observation,
                 is_learning=step >= self._program.agent.config.min_replay,
             )
             self._noted = None

@@ -36,8 +36,15 @@ def replay_settings(
         jax.random.key(0),
     )
     return frames_lib.Settings(
-        config.replay_capacity, num_envs, stack_shape, config.n_step, config.discount, agent.perturbation.dim,
-        prior.shape, config.recent_fraction, config.priority_fraction,
+        config.replay_capacity,
+        num_envs,
+        stack_shape,
+        config.n_step,
+        config.discount,
+        agent.perturbation.dim,
+        prior.shape,
+        config.recent_fraction,
+        config.priority_fraction,
     )
 
 
@@ -140,7 +147,13 @@ class VectorRunner:
         """One round."""
         step = self._step
         self._indices, *outputs = self._act(
-            self.learner, self._indices, self._key, step.observations, step.env_ids, step.is_first, self.rounds,
+            self.learner,
+            self._indices,
+            self._key,
+            step.observations,
+            step.env_ids,
+            step.is_first,
+            self.rounds,
             self.interactions < self.agent.config.min_replay,
         )
         actions, priors, perturbations = map(np.asarray, outputs)  # waits for all updates so far
@@ -149,10 +162,19 @@ class VectorRunner:
         if self._is_synchronous:
             self._log.extend(actions.astype(np.uint8).tobytes())
         self.rounds += 1
-        self.replay.add(frames_lib.Rows(
-            step.env_ids, step.observations, step.is_first, step.rewards, step.terminated, step.last, actions,
-            priors, perturbations,
-        ))
+        self.replay.add(
+            frames_lib.Rows(
+                step.env_ids,
+                step.observations,
+                step.is_first,
+                step.rewards,
+                step.terminated,
+                step.last,
+                actions,
+                priors,
+                perturbations,
+            )
+        )
         self._learn()
         # What was sent to an environment whose episode has ended is not an interaction.
         self._choose_batches(self.interactions + int(np.sum(~step.last)))
@@ -211,9 +233,15 @@ class VectorRunner:
     def facts(self) -> dict[str, Any]:
         """Counters, as plain numbers; with `tree` all there is to save."""
         return {
-            "rounds": self.rounds, "interactions": self.interactions, "updates": self.updates, "games": self.games,
-            "updates_before": self._updates_before, "scores": self._scores, "pending": len(self._priorities),
-            "game_scores": self._game_scores.tolist(), "log": len(self._log) // self.environment.num_envs,
+            "rounds": self.rounds,
+            "interactions": self.interactions,
+            "updates": self.updates,
+            "games": self.games,
+            "updates_before": self._updates_before,
+            "scores": self._scores,
+            "pending": len(self._priorities),
+            "game_scores": self._game_scores.tolist(),
+            "log": len(self._log) // self.environment.num_envs,
             "replay": self.replay.progress(),
         }
 
@@ -223,9 +251,14 @@ class VectorRunner:
         numbers = np.array([numbers for numbers, _ in self._priorities], np.int64).reshape(-1, batch_size)
         losses = np.array([losses for _, losses in self._priorities], np.float32).reshape(-1, batch_size)
         return {
-            "learner": self.learner, "indices": self._indices, "loss": self._loss, "replay": self.replay.state(),
+            "learner": self.learner,
+            "indices": self._indices,
+            "loss": self._loss,
+            "replay": self.replay.state(),
             "log": np.frombuffer(bytes(self._log), np.uint8).reshape(-1, self.environment.num_envs),
-            "step": self._step._asdict(), "numbers": numbers, "losses": losses,
+            "step": self._step._asdict(),
+            "numbers": numbers,
+            "losses": losses,
         }
 
     @property

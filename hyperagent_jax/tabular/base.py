@@ -201,7 +201,10 @@ def compile_many(
         over_seeds, whole = jax.P("seeds"), jax.P()
         mesh = jax.sharding.Mesh(np.array(devices), ("seeds",))
         many = jax.shard_map(
-            many, mesh=mesh, in_specs=(over_seeds if own_mdps else whole, over_seeds), out_specs=over_seeds,
+            many,
+            mesh=mesh,
+            in_specs=(over_seeds if own_mdps else whole, over_seeds),
+            out_specs=over_seeds,
             check_vma=False,  # what is carried from episode to episode begins the same for all seeds
         )
     compiled = jax.jit(many).lower(mdp, seeds).compile()

@@ -80,8 +80,13 @@ def closed_form_posterior(problem: Problem, z_0: types.Array) -> Posterior:
 
     def operator(q):
         return closed_form.bellman(
-            closed_form.Statistics(visits, moves), mdp.rewards, noise, jnp.max(q, -1),
-            prior_mean=config.prior_mean, beta=config.beta, discount=mdp.discount,
+            closed_form.Statistics(visits, moves),
+            mdp.rewards,
+            noise,
+            jnp.max(q, -1),
+            prior_mean=config.prior_mean,
+            beta=config.beta,
+            discount=mdp.discount,
         )
 
     return Posterior(solvers.fixed_point(operator, jnp.zeros_like(noise)) - noise, m)
@@ -99,8 +104,13 @@ def trained_posterior(
     num_states, num_actions = mdp.rewards.shape
     sigma_0 = config.sigma / math.sqrt(config.beta)
     network = epistemic.make_hyper_network(
-        torsos.OneHot(num_states), num_actions, indices.gaussian(config.index_dim), jnp.int32(0),
-        prior_scale=sigma_0, has_unit_prior=True, num_states=num_states,
+        torsos.OneHot(num_states),
+        num_actions,
+        indices.gaussian(config.index_dim),
+        jnp.int32(0),
+        prior_scale=sigma_0,
+        has_unit_prior=True,
+        num_states=num_states,
     )
     loss = losses.make_td_loss(network, kind="exact", sigma=config.sigma, double_q=False)
     loss = losses.with_prior_regularization(loss, config.beta)

@@ -74,11 +74,19 @@ def run(config: Config) -> dict[str, list[dict]]:
                 learned = _episodes_to_learn(settings, name, size)
                 for seed, episodes in enumerate(learned, config.first_seed):
                     ran = config.num_episodes if episodes is None else episodes + config.window
-                    rows.append({
-                        "agent": name, "size": size, "seed": seed, "index_dim": "", "prior_mean": "", **changes,
-                        "solved": episodes is not None, "episodes_to_learn": "" if episodes is None else episodes,
-                        "interactions": ran * size,
-                    })
+                    rows.append(
+                        {
+                            "agent": name,
+                            "size": size,
+                            "seed": seed,
+                            "index_dim": "",
+                            "prior_mean": "",
+                            **changes,
+                            "solved": episodes is not None,
+                            "episodes_to_learn": "" if episodes is None else episodes,
+                            "interactions": ran * size,
+                        }
+                    )
                 named = "".join(f", {key} {value}" for key, value in changes.items())
                 print(f"{name}{named}, size {size}: {learned}", flush=True)
                 if all(episodes is None for episodes in learned):

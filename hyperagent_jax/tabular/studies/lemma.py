@@ -70,17 +70,31 @@ def run(config: Config) -> dict[str, list[dict]]:
     for index_dim in (*tried, config.bound):
         visits, ratios = _ratios(config, index_dim, environments)
         is_failed = np.any(np.abs(ratios - 1.0) >= config.epsilon, (1, 2))
-        results.append({
-            "index_dim": index_dim, "is_bound": index_dim == config.bound, "seeds": config.num_seeds,
-            "failures": int(is_failed.sum()), "failure_frequency": is_failed.mean(),
-            "smallest_ratio": ratios.min(), "largest_ratio": ratios.max(),
-        })
+        results.append(
+            {
+                "index_dim": index_dim,
+                "is_bound": index_dim == config.bound,
+                "seeds": config.num_seeds,
+                "failures": int(is_failed.sum()),
+                "failure_frequency": is_failed.mean(),
+                "smallest_ratio": ratios.min(),
+                "largest_ratio": ratios.max(),
+            }
+        )
         for n in np.unique(np.geomspace(1, config.num_episodes, 25).round()):
             here = ratios[visits == n]
             if len(here) >= 50:
                 low, median, high = np.quantile(here, [0.01, 0.5, 0.99])
-                curve.append({"index_dim": index_dim, "visits": int(n), "pairs": len(here), "quantile_01": low,
-                              "median": median, "quantile_99": high})
+                curve.append(
+                    {
+                        "index_dim": index_dim,
+                        "visits": int(n),
+                        "pairs": len(here),
+                        "quantile_01": low,
+                        "median": median,
+                        "quantile_99": high,
+                    }
+                )
     return {"results": results, "curve": curve}
 
 

@@ -68,6 +68,13 @@ def run(config: Config) -> dict[str, list[dict]]:
         for name, x, y in zip(names, exact.mean.ravel().tolist(), trained.mean.ravel().tolist(), strict=True)
     ]
     for i, j in zip(*np.triu_indices(len(names)), strict=True):
-        rows.append({"quantity": "covariance", "pair": names[i], "other_pair": names[j],
-                     "closed_form": float(exact.covariance[i, j]), "trained": float(trained.covariance[i, j])})
+        rows.append(
+            {
+                "quantity": "covariance",
+                "pair": names[i],
+                "other_pair": names[j],
+                "closed_form": float(exact.covariance[i, j]),
+                "trained": float(trained.covariance[i, j]),
+            }
+        )
     return {"results": rows}

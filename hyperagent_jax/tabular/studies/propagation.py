@@ -74,6 +74,14 @@ def run(config: Config) -> dict[str, list[dict]]:
     mean, spread = q.mean(0), q.std(0)
     rows = []
     for i, x, a in np.ndindex(mean.shape):
-        rows.append({"iteration": i, "stage": mean.shape[0] - 1 - i, "state": x + 1, "action": ("up", "down")[a],
-                     "mean": mean[i, x, a], "standard_deviation": spread[i, x, a]})
+        rows.append(
+            {
+                "iteration": i,
+                "stage": mean.shape[0] - 1 - i,
+                "state": x + 1,
+                "action": ("up", "down")[a],
+                "mean": mean[i, x, a],
+                "standard_deviation": spread[i, x, a],
+            }
+        )
     return {"results": rows}

@@ -88,14 +88,22 @@ def run(config: Config) -> dict[str, list[dict]]:
                 {"environment": environment, "agent": name, "seed": int(seed), "regret": x, "last_tenth": y}
                 for seed, x, y in zip(seeds, total[:, -1], last, strict=True)
             ]
-            print(f"{environment}, {name}: regret {total[:, -1].mean():.1f} after {config.num_episodes} episodes, "
-                  f"{last.mean():.3f} per episode in the last tenth", flush=True)
+            print(
+                f"{environment}, {name}: regret {total[:, -1].mean():.1f} after {config.num_episodes} episodes, "
+                f"{last.mean():.3f} per episode in the last tenth",
+                flush=True,
+            )
     return {"results": results, "curve": curve, "bench": _costs(config)}
 
 
 def _point(environment, agent, episode, regret, error=0.0):
-    return {"environment": environment, "agent": agent, "episode": episode, "regret": regret,
-            "standard_error": error}
+    return {
+        "environment": environment,
+        "agent": agent,
+        "episode": episode,
+        "regret": regret,
+        "standard_error": error,
+    }
 
 
 def _environment(config: Config, name: str, seeds) -> tuple[mdps.FiniteMdp, base.Size]:
@@ -135,9 +143,9 @@ def _costs(config: Config) -> list[dict]:
                 steps = lmc_lsvi.Config(num_episodes, 1.0, config.lmc_sigma, is_stepwise=True)
                 timed, per_call = compiled(lmc_lsvi.make_agent(steps, config.size), 1), 1
             seconds = _fastest(lambda timed=timed, state=state, done=done: timed(state, done))
-            rows.append({
-                "agent": name, "episodes": num_episodes, "step_us": 1e6 * seconds / (per_call * config.horizon)
-            })
+            rows.append(
+                {"agent": name, "episodes": num_episodes, "step_us": 1e6 * seconds / (per_call * config.horizon)}
+            )
     return rows
 
 

@@ -62,13 +62,17 @@ def run(config: Config) -> dict[str, list[dict]]:
         begin = time.perf_counter()
         returns = np.asarray(function())
         seconds = time.perf_counter() - begin
-        rows.append({
-            "what": name, "devices": len(devices) if name == "compiled" else 1, "seeds_run": len(returns),
-            "seconds_run": seconds,
-            "seconds_for_all_seeds": seconds * config.num_seeds / len(returns),
-            "us_per_episode": 1e6 * seconds / returns.size,
-            "mean_return_at_the_end": returns[:, -100:].mean(),
-        })
+        rows.append(
+            {
+                "what": name,
+                "devices": len(devices) if name == "compiled" else 1,
+                "seeds_run": len(returns),
+                "seconds_run": seconds,
+                "seconds_for_all_seeds": seconds * config.num_seeds / len(returns),
+                "us_per_episode": 1e6 * seconds / returns.size,
+                "mean_return_at_the_end": returns[:, -100:].mean(),
+            }
+        )
     for row in rows:
         row["times_the_compiled"] = row["us_per_episode"] / rows[0]["us_per_episode"]
     return {"bench": rows}
