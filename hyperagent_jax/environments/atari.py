@@ -10,14 +10,14 @@ from hyperagent_jax.environments import base
 
 # The 26 games of table "tab:atari_score" and the 29 of "tab:atari_score_other".
 _GAMES_26 = """
-    Alien Amidar Assault Asterix BankHeist BattleZone Boxing Breakout ChopperCommand CrazyClimber DemonAttack Freeway
-    Frostbite Gopher Hero Jamesbond Kangaroo Krull KungFuMaster MsPacman Pong PrivateEye Qbert RoadRunner Seaquest
-    UpNDown
+    Alien Amidar Assault Asterix BankHeist BattleZone Boxing Breakout ChopperCommand CrazyClimber DemonAttack
+    Freeway Frostbite Gopher Hero Jamesbond Kangaroo Krull KungFuMaster MsPacman Pong PrivateEye Qbert
+    RoadRunner Seaquest UpNDown
 """
 _OTHER_29 = """
-    Asteroids Atlantis BeamRider Berzerk Bowling Centipede Defender DoubleDunk Enduro FishingDerby Gravitar IceHockey
-    NameThisGame Phoenix Pitfall Riverraid Robotank Skiing Solaris SpaceInvaders StarGunner Tennis TimePilot Tutankham
-    Venture VideoPinball WizardOfWor YarsRevenge Zaxxon
+    Asteroids Atlantis BeamRider Berzerk Bowling Centipede Defender DoubleDunk Enduro FishingDerby Gravitar
+    IceHockey NameThisGame Phoenix Pitfall Riverraid Robotank Skiing Solaris SpaceInvaders StarGunner Tennis
+    TimePilot Tutankham Venture VideoPinball WizardOfWor YarsRevenge Zaxxon
 """
 GAMES_26 = tuple(_GAMES_26.split())
 GAMES_55 = tuple(sorted((*GAMES_26, *_OTHER_29.split())))
