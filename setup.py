@@ -63,6 +63,8 @@ setuptools.setup(
     long_description=read_readme(),
     long_description_content_type="text/markdown",
     python_requires=">=3.11",
+    license="Apache-2.0",
+    license_files=["LICENSE"],
     packages=setuptools.find_packages(include=["hyperagent_jax", "hyperagent_jax.*"]),
     package_data={"hyperagent_jax": ["py.typed", "**/*.csv", "**/*.json"]},
     install_requires=INSTALL_REQUIRES,

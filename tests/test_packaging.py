@@ -82,6 +82,19 @@ def test_version_is_that_of_the_package(setup_arguments):
     assert str(version.Version(setup_arguments["version"])) == setup_arguments["version"]
 
 
+def test_license_is_named_and_there(setup_arguments):
+    assert setup_arguments["license"] == "Apache-2.0"
+    (name,) = setup_arguments["license_files"]
+    assert "Apache License" in (ROOT / name).read_text(encoding="utf-8")
+    assert "license: Apache-2.0" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+
+
+def test_citation_and_changelog_name_the_version(setup_arguments):
+    version_line = f"version: {setup_arguments['version']}"
+    assert version_line in (ROOT / "CITATION.cff").read_text(encoding="utf-8").splitlines()
+    assert f"## {setup_arguments['version']}" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+
+
 def test_requirements_have_a_lower_bound(setup_arguments):
     for requirement in all_requirements(setup_arguments):
         assert ">=" in {specifier.operator for specifier in requirement.specifier}, requirement
