@@ -13,7 +13,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hyperagent_jax import config as config_lib
 from hyperagent_jax import errors
 
 
@@ -73,28 +72,29 @@ def _open(path: str | os.PathLike) -> Iterator[Any]:
         with np.load(path, allow_pickle=False) as arrays:
             yield arrays
     except (OSError, ValueError, zipfile.BadZipFile, zlib.error, EOFError) as error:
-        raise CheckpointError(f"checkpoint {path} cannot be read ({error}): delete it to start anew") from error
+        raise CheckpointError(f"checkpoint {path} cannot be read ({error}): delete it to restart its run") from error
 
 
-def load_facts(
-    path: str | os.PathLike, identity: dict[str, Any] | None = None, new: dict[str, Any] | None = None
-) -> dict[str, Any]:
-    """The facts of a checkpoint.
-
-    Args:
-        path: the file.
-        identity: refuses a checkpoint whose fact of that name is another one; None takes any.
-        new: values of the identity's settings that an older version may not have filed: `config.completed`.
-    """
+def load_facts(path: str | os.PathLike) -> dict[str, Any]:
+    """Returns the facts of a checkpoint."""
     with _open(path) as arrays:
         if "facts" not in arrays:
-            raise CheckpointError(f"{path} is no checkpoint of this library")
+            raise CheckpointError(f"{path} is not a checkpoint of this library")
         facts = json.loads(str(arrays["facts"]))
-    if identity is not None:
-        if config_lib.completed(facts.get("identity", {}), identity, new or {}) != identity:
-            raise CheckpointError(f"checkpoint {path} was made with another configuration: delete it")
-        facts["identity"] = identity
+    if not isinstance(facts, dict):
+        raise CheckpointError(f"checkpoint {path} is corrupt: delete it to restart its run")
     return facts
+
+
+class Unsized:
+    """Stands in `load`'s `like` for an array whose shape only the checkpoint knows.
+
+    Attributes:
+        dtype: its type.
+    """
+
+    def __init__(self, dtype: Any):
+        self.dtype = np.dtype(dtype)
 
 
 def load(path: str | os.PathLike, like: Any) -> Any:
@@ -102,8 +102,8 @@ def load(path: str | os.PathLike, like: Any) -> Any:
 
     Args:
         path: the file.
-        like: a pytree of arrays of the same structure, shapes and types. Its numpy arrays are filled in place, one
-            after the other, so that large ones are in memory once only.
+        like: a pytree of arrays of the same structure, shapes and types, or `Unsized`. Its numpy arrays are filled
+            in place, one after the other, so that large ones are in memory once only.
 
     Returns:
         The tree: numpy arrays where `like` has them, the others on the default device.
@@ -113,17 +113,21 @@ def load(path: str | os.PathLike, like: Any) -> Any:
         found = set(arrays.files) - {"facts"}
         if found != set(expected):
             raise CheckpointError(
-                f"checkpoint {path} is of another agent or version: it lacks {sorted(set(expected) - found)[:3]} "
+                f"checkpoint {path} belongs to another agent or version: it lacks {sorted(set(expected) - found)[:3]} "
                 f"and has {sorted(found - set(expected))[:3]} instead"
             )
 
         def restore(name, leaf):
-            array = arrays[name] if isinstance(leaf, np.ndarray) else jnp.asarray(arrays[name])
+            array = arrays[name] if isinstance(leaf, np.ndarray | Unsized) else jnp.asarray(arrays[name])
             if _is_key(leaf):
                 array = jax.random.wrap_key_data(array, impl=jax.random.key_impl(leaf))
+            if isinstance(leaf, Unsized):
+                if array.dtype != leaf.dtype:
+                    raise CheckpointError(f"checkpoint {path}: {name} is {array.dtype}, not {leaf.dtype}")
+                return array
             if array.shape != leaf.shape or array.dtype != leaf.dtype:
                 raise CheckpointError(
-                    f"checkpoint {path} is of another configuration: {name} is {array.dtype}{list(array.shape)}, "
+                    f"checkpoint {path} has a different configuration: {name} is {array.dtype}{list(array.shape)}, "
                     f"not {leaf.dtype}{list(leaf.shape)}"
                 )
             if isinstance(leaf, np.ndarray):

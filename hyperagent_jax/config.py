@@ -22,7 +22,7 @@ def field_help(config_class: type) -> dict[str, str]:
     return texts
 
 
-def for_run(config: Any, num_interactions: int) -> Any:
+def cap_replay(config: Any, num_interactions: int) -> Any:
     """The same config with a replay no longer than a whole run of so many interactions."""
     return dataclasses.replace(config, replay_capacity=min(config.replay_capacity, num_interactions))
 
@@ -37,7 +37,8 @@ def _define(name: str, annotation: Any, text: str, values: flags.FlagValues) -> 
         define = flags.DEFINE_list
     else:
         types = {bool: flags.DEFINE_bool, int: flags.DEFINE_integer, float: flags.DEFINE_float}
-        define = types.get(annotation, flags.DEFINE_string)
+        kind, *_ = get_args(annotation) or (annotation,)  # int | None
+        define = types.get(kind, flags.DEFINE_string)
     define(name, None, text, flag_values=values)
 
 
@@ -63,7 +64,7 @@ def define_flags(config_classes: dict[str, type], values: flags.FlagValues = fla
 def _defaults_text(defaults: dict[str, Any]) -> str:
     """The first agent's default, and behind it those of agents that have another."""
     texts = {
-        agent: ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+        agent: str(value) if value is None else as_text(value)
         for agent, value in defaults.items()
     }
     common, *others = dict.fromkeys(texts.values())
@@ -104,10 +105,8 @@ def from_flags(
             except ValueError as error:
                 raise errors.UserError(f"--{name} must be a comma-separated list of {element.__name__}") from error
         settings[name] = value
-    try:
+    with errors.settings_are_the_users("--"):
         return config_class(**settings)
-    except ValueError as error:
-        raise errors.UserError(f"--{error}") from error
 
 
 def as_json(config: Any) -> dict[str, Any]:
@@ -115,38 +114,11 @@ def as_json(config: Any) -> dict[str, Any]:
     return json.loads(json.dumps(dataclasses.asdict(config)))
 
 
-def introduced(**configs: Any) -> dict[str, dict[str, Any]]:
-    """For each of the named dataclasses its settings with the values that versions without them had in effect.
-
-    That is the default of the class that defines a setting, whatever its subclasses make of it: a new setting
-    starts with what was done before there was one.
-    """
-    found: dict[str, dict[str, Any]] = {}
-    for part, config in configs.items():
-        defaults = found[part] = {}
-        for cls in reversed(type(config).__mro__):
-            for name, field in getattr(cls, "__dataclass_fields__", {}).items():
-                if field.default is not dataclasses.MISSING:
-                    defaults.setdefault(name, field.default)
-    return json.loads(json.dumps(found))
-
-
-def completed(filed: dict[str, Any], now: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
-    """What an older version filed, nested dicts of settings, with those that it did not have.
-
-    Args:
-        filed: what is on file.
-        now: what this version would file.
-        new: nested like these; the values of settings that may be missing, which are added where `now` has them.
-    """
-    result = dict(filed)
-    for name, value in new.items():
-        if isinstance(value, dict):
-            if isinstance(filed.get(name), dict) and isinstance(now.get(name), dict):
-                result[name] = completed(filed[name], now[name], value)
-        elif name in now:
-            result.setdefault(name, value)
-    return result
+def as_text(value: Any) -> str:
+    """A value as flags and columns of results.csv have it."""
+    if isinstance(value, tuple):
+        return ",".join(map(str, value))
+    return "" if value is None else str(value)
 
 
 _JSON_NAMES = {bool: "true or false", int: "a whole number", float: "a number", str: "a string"}

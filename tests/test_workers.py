@@ -13,7 +13,7 @@ import types
 import pytest
 
 from hyperagent_jax import errors
-from hyperagent_jax.runners import workers
+from hyperagent_jax.experiment import workers
 
 
 def _double(task, report, should_stop):

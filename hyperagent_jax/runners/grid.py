@@ -14,7 +14,7 @@ from hyperagent_jax import config as config_lib
 from hyperagent_jax import errors
 from hyperagent_jax import types
 from hyperagent_jax.runners import deep_sea
-from hyperagent_jax.runners import workers
+from hyperagent_jax.experiment import workers
 
 # The keys that every grid has, and their values if it does not name them.
 _DEFAULTS = {"agent": "hyperagent", "size": 20, "seed": 0}

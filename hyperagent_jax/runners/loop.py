@@ -1,13 +1,14 @@
 """Any dm_env environment: Python steps it, one jitted dispatch per step learns and acts."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import dm_env
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from hyperagent_jax import checkpoint
 from hyperagent_jax import errors
 from hyperagent_jax import types
 from hyperagent_jax.agents import base as agents_base
@@ -160,7 +161,7 @@ class OnlineAgent:
         self.steps += 1
 
     def restore(self, state: core_lib.SeedState, steps: int) -> None:
-        """Goes to where another agent was after that many steps and its next action; uses up its state."""
+        """Restores the agent to `state`, as it was after `steps` transitions. `state` is donated."""
         self.state, self.steps = state, steps
         self._noted = self._noise_begins = None
 
@@ -177,8 +178,8 @@ class OnlineAgent:
 class Loop:
     """An agent in an environment, which can be stopped and restored exactly.
 
-    The state of a Python environment cannot be saved in general. Its actions can: restoring makes the environment
-    anew and repeats them, which takes some microseconds a step. So the environment must be deterministic, its
+    The state of a Python environment cannot be saved in general. Its actions can: restoring makes a new environment
+    and repeats them, which takes some microseconds a step. So the environment must be deterministic, its
     random numbers drawn from a seed of its own.
 
     Attributes:
@@ -239,21 +240,26 @@ class Loop:
             self._action = self.agent.select_action(self._timestep)
         return self.agent.take_metrics()
 
-    @property
-    def actions(self) -> np.ndarray:
-        """All actions so far and the one to come: with `agent.state` everything that `restore` needs."""
-        return np.array([*self._taken, self._action], np.int32)
+    def tree(self) -> dict[str, Any]:
+        """Everything that `restore` needs: the agent's state, all actions so far and the one to come."""
+        return {"state": self.agent.state, "actions": np.array([*self._taken, self._action], np.int32)}
 
-    def restore(self, state: core_lib.SeedState, actions: np.ndarray) -> None:
-        """Goes to where another Loop was, given its agent's state, which is used up, and its actions."""
+    def like(self) -> dict[str, Any]:
+        """What a checkpoint of `tree` looks like, for `checkpoint.load`."""
+        return {"state": self.agent.state, "actions": checkpoint.Unsized(np.int32)}
+
+    def restore(self, tree: dict[str, Any]) -> None:
+        """Restores the loop to where another one was when it gave `tree`, whose state is donated."""
+        state = tree["state"]
         self._start()
-        *taken, self._action = np.asarray(actions).tolist()
+        *taken, self._action = np.asarray(tree["actions"]).tolist()
         for action in taken:
             self._step(action)
         observation = np.asarray(self._observe(self._timestep.observation))
         observation = observation.astype(state.observation.dtype)
         if not np.array_equal(state.observation, observation) or int(state.episodes) != self.episodes:
             raise errors.UserError(
-                "the environment did not repeat itself: seed its random numbers, or start the run anew"
+                "replaying the recorded actions gave a different observation, so the environment is not "
+                "deterministic: seed its random numbers, or restart the run"
             )
         self.agent.restore(state, len(taken))

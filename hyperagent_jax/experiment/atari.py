@@ -1,0 +1,382 @@
+"""The paper's Atari protocol: train, evaluate every so often, keep the best, and play it many times in the end."""
+
+from collections.abc import Sequence
+import dataclasses
+import pathlib
+from typing import Any
+
+import jax
+import numpy as np
+
+from hyperagent_jax import agents
+from hyperagent_jax import checkpoint
+from hyperagent_jax import errors
+from hyperagent_jax import results
+from hyperagent_jax import types
+from hyperagent_jax.agents import atari as presets
+from hyperagent_jax.environments import atari
+from hyperagent_jax.experiment import base
+from hyperagent_jax.experiment import run_context
+from hyperagent_jax.experiment import run_directory
+from hyperagent_jax.runners import core
+from hyperagent_jax.runners import vector
+
+# Games played side by side in an evaluation.
+_EVALUATED_TOGETHER = 10
+# A recording shows at most this many steps of a game, two minutes of it.
+_RECORDED_STEPS = 1_800
+# Memory of a process without replay and learner: libraries, emulators and compiled programs.
+PROGRAM_BYTES = 800_000_000
+_TRAINING, _EVALUATION, _FINAL, _RECORDING = range(4)
+
+
+@dataclasses.dataclass(frozen=True)
+class Protocol:
+    """How a run on an Atari game is made and measured.
+
+    Attributes:
+        game: the game, several with commas, or all26 or all55.
+        steps: interactions; each is four frames.
+        num_envs: games played side by side in training.
+        asynchronous: whether learning continues as soon as half of the games have answered, instead of all; such a
+            run depends on what is faster and cannot be resumed exactly.
+        eval_every: interactions between evaluations.
+        eval_episodes: games per evaluation, with their own scores, to the end.
+        final_eval_episodes: games that the best parameters play in the end.
+        eval_epsilon: chance of a random action in evaluations, lest a game wait for one for ever.
+        eval_fire: whether games of evaluations continue after a lost life as in training, with no-ops, and with FIRE
+            where the game waits for it. Agents that are trained so never learn to press it.
+        max_frames: a game is truncated after this many frames.
+    """
+
+    game: str = "Pong"
+    steps: int = 2_000_000
+    num_envs: int = 4
+    asynchronous: bool = False
+    eval_every: int = 20_000
+    eval_episodes: int = 10
+    final_eval_episodes: int = 200
+    eval_epsilon: float = 0.001
+    eval_fire: bool = True
+    max_frames: int = atari.MAX_FRAMES
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "num_envs", "eval_every", "eval_episodes", "final_eval_episodes"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.max_frames < atari.FRAME_SKIP:
+            raise ValueError(f"max_frames must be at least {atari.FRAME_SKIP}, got {self.max_frames}")
+        if not 0 <= self.eval_epsilon <= 1:
+            raise ValueError(f"eval_epsilon must be between 0 and 1, got {self.eval_epsilon}")
+        if self.asynchronous and self.num_envs < 2:
+            raise ValueError("asynchronous needs num_envs of at least 2")
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """Whose settings, and what is kept.
+
+    Attributes:
+        preset: settings of the "paper", or of its "released" code, which differs in learning rate and regularisation.
+        record_video: whether to write a GIF of a game that the best parameters play.
+    """
+
+    preset: str = "paper"
+    record_video: bool = False
+
+    def __post_init__(self) -> None:
+        if self.preset not in presets.PRESETS:
+            raise ValueError(f"preset must be one of {', '.join(presets.PRESETS)}, got {self.preset!r}")
+
+
+def best_file(task: base.Task) -> pathlib.Path:
+    """File of the best parameters, which stays when the run is finished."""
+    path = pathlib.Path(task.checkpoint)
+    return path.with_name(f"{path.stem}_best.npz")
+
+
+def make_agent(task: base.Task) -> agents.Agent:
+    """Makes the agent of a task."""
+    height, width = atari.STACK_SHAPE[1:]
+    spec = types.EnvironmentSpec(atari.num_actions(task.protocol.game), (height, width, atari.STACK_SHAPE[0]))
+    return agents.make_agent(task.agent, task.config, spec)
+
+
+def num_bytes(task: base.Task) -> dict[str, int]:
+    """Memory of replay and learner, before any of it is allocated; refuses a replay that cannot be."""
+    agent = make_agent(task)
+    settings = vector.replay_settings(agent, task.protocol.num_envs, atari.STACK_SHAPE)
+    settings.check()
+    replay = settings.num_bytes()
+    learner = core.num_bytes(jax.eval_shape(agent.learner.init, jax.random.key(0)))
+    return {"replay": replay, "learner": learner, "total": replay + learner}
+
+
+def _environment(task: base.Task, purpose: int, number: int, num_envs: int, **settings: Any) -> atari.Atari:
+    return atari.Atari(
+        task.protocol.game,
+        num_envs,
+        (task.seeds[0], purpose, number),
+        fires_after_life=task.protocol.eval_fire,
+        max_frames=task.protocol.max_frames,
+        **settings,
+    )
+
+
+def make_runner(task: base.Task, restarts: int = 0) -> vector.VectorRunner:
+    """Makes environments, agent and replay; `restarts` counts how often asynchronous games were restarted."""
+    protocol = task.protocol
+    agent = make_agent(task)
+    batch_size = -(-protocol.num_envs // 2) if protocol.asynchronous else None
+    environment = _environment(
+        task, _TRAINING, restarts, protocol.num_envs, is_training=True, batch_size=batch_size
+    )
+    return vector.VectorRunner(agent, environment, task.seeds[0])
+
+
+class Run:
+    """One run in progress."""
+
+    def __init__(self, task: base.Task, runner: vector.VectorRunner, context: run_context.RunContext):
+        self.task, self.runner, self.context = task, runner, context
+        self.label = f"{task.protocol.game} seed {task.seeds[0]}"
+        self.evaluate = vector.make_evaluator(runner.agent, task.protocol.eval_epsilon)
+
+    @property
+    def best(self) -> dict[str, Any] | None:
+        """Score and interactions of the best evaluation so far."""
+        return self.context.progress.notes.get("best")
+
+    def resume(self) -> bool:
+        """Restores the run; False when the user asked to stop meanwhile."""
+        notes = self.context.progress.notes
+        if not self.runner.restore(notes["runner"], self.context.load, self.context.should_stop):
+            return False
+        file = best_file(self.task)
+        if file.exists():  # perhaps of an evaluation after the checkpoint; then it is what is kept
+            saved = checkpoint.load_facts(file)
+            if self.task.fingerprint().difference(saved["fingerprint"]):
+                raise checkpoint.CheckpointError(f"checkpoint {file} was made with a different configuration")
+            notes["best"] = saved["best"]
+        return True
+
+    def train(self) -> bool:
+        """Trains and evaluates to the end; False when the user asked to stop."""
+        runner, context, protocol = self.runner, self.context, self.task.protocol
+        curve = context.progress.curve
+        # By evaluations, not interactions: the last one may have been interrupted.
+        while len(curve) < -(-protocol.steps // protocol.eval_every):
+            target = min((len(curve) + 1) * protocol.eval_every, protocol.steps)
+            while runner.interactions < target and not context.should_stop():
+                with context.training():
+                    runner.advance()
+                scores = runner.recent_scores[-10:]
+                context.advance(runner.interactions, f"score {np.mean(scores):,.1f} in training" if scores else "")
+                if context.is_save_due():
+                    self.save()
+            with context.training():
+                jax.block_until_ready(runner.learner)
+            if context.is_save_due(0.5):
+                self.save()  # evaluations may take long
+            if context.should_stop() or not self.evaluate_and_report():
+                self.save()
+                return False
+        self.save()
+        return True
+
+    def key(self, purpose: int) -> types.PRNGKey:
+        """The key of an evaluation now."""
+        key = types.fold_in_tag(jax.random.key(self.task.seeds[0]), "evaluation")
+        return jax.random.fold_in(jax.random.fold_in(key, purpose), self.runner.interactions)
+
+    def play(self, variables: types.Variables, purpose: int, num_episodes: int) -> list[float] | None:
+        """Scores of whole games; None when the user asked to stop."""
+        environment = _environment(
+            self.task, purpose, self.runner.interactions, min(num_episodes, _EVALUATED_TOGETHER), is_training=False
+        )
+        try:
+            return self.evaluate(variables, environment, num_episodes, self.key(purpose), self.context.should_stop)
+        finally:
+            environment.close()
+
+    def evaluate_and_report(self) -> bool:
+        """Evaluates, keeps the best parameters and reports; False when the user asked to stop."""
+        runner, task, context = self.runner, self.task, self.context
+        self.check_loss()
+        variables = runner.agent.learner.variables(runner.learner)
+        scores = self.play(variables, _EVALUATION, task.protocol.eval_episodes)
+        if scores is None:
+            return False
+        totals = runner.take_totals()
+        score = float(np.mean(scores))
+        if self.best is None or score > self.best["score"]:
+            context.progress.notes["best"] = {"score": score, "interactions": runner.interactions}
+            facts = {"best": self.best, "fingerprint": task.fingerprint().settings}
+            checkpoint.save(best_file(task), variables.params, facts)
+        row = {
+            "game": task.protocol.game,
+            "seed": task.seeds[0],
+            "interactions": runner.interactions,
+            "games": runner.games,
+            "train_score": results.ratio(sum(totals.scores), len(totals.scores)),
+            "eval_score": results.number(score),
+            "loss": results.ratio(totals.loss, totals.updates),
+            "seconds": round(context.progress.train_seconds, 1),
+        }
+        context.add_curve(task.seeds[0], row, f"score {row['eval_score']:,.1f} evaluated")
+        return True
+
+    def check_loss(self) -> None:
+        """Ends the run when it has diverged."""
+        self.context.progress.reached = self.runner.interactions
+        self.context.check_loss(0.0 if self.runner.loss_is_finite else np.nan, self.label)
+
+    def save(self) -> None:
+        """Writes a checkpoint, unless that of a run that has diverged would replace a better one."""
+        self.check_loss()
+        self.context.progress.notes["runner"] = self.runner.facts()
+        self.context.save(self.runner.tree())
+
+    def finish(self) -> None:
+        """Plays the best parameters and reports the result, unless the user asks to stop."""
+        task, runner, context = self.task, self.runner, self.context
+        variables = runner.agent.learner.variables(runner.learner)
+        variables = variables._replace(params=checkpoint.load(best_file(task), variables.params))
+        scores = self.play(variables, _FINAL, task.protocol.final_eval_episodes)
+        if scores is None:
+            return
+        seconds = context.progress.train_seconds
+        result = {
+            "score": results.number(np.mean(scores)),
+            "score_std": results.number(np.std(scores)),
+            "episodes": len(scores),
+            "best_interactions": self.best["interactions"],
+            "best_eval_score": results.number(self.best["score"]),
+            "interactions": runner.interactions,
+            "games": runner.games,
+            "num_params": agents.count_params(runner.agent),
+            "train_seconds": round(seconds, 1),
+            "interactions_per_second": round(runner.interactions / seconds, 1),
+        }
+        context.add_result(task.seeds[0], result)
+        if task.options.record_video:
+            try:
+                self.record(variables)
+            except errors.UserError as error:
+                context.note(f"no recording of {self.label}: {error}")
+        context.finish()
+
+    def record(self, variables: types.Variables) -> None:
+        """Writes one game in colour to a GIF."""
+        from hyperagent_jax.analysis import video
+
+        task, number = self.task, self.runner.interactions
+        environment = _environment(task, _RECORDING, number, 1, is_training=False)
+        screen = atari.Screen(
+            task.protocol.game,
+            (task.seeds[0], _RECORDING, number),
+            fires_after_life=task.protocol.eval_fire,
+            max_frames=task.protocol.max_frames,
+        )
+        pictures = [screen.picture]
+
+        def on_step(actions: np.ndarray) -> None:
+            screen.step(int(actions[0]))
+            pictures.append(screen.picture)
+
+        try:
+            is_long_enough = lambda: len(pictures) > _RECORDED_STEPS  # noqa: E731
+            self.evaluate(variables, environment, 1, self.key(_RECORDING), is_long_enough, on_step)
+        finally:
+            environment.close()
+            screen.close()
+        video.write_gif(str(pathlib.Path(task.folder) / f"{task.name}.gif"), pictures)
+
+
+class Atari(base.Experiment):
+    """The experiment."""
+
+    name = "atari"
+    script = "run_atari.py"
+    protocol_class = Protocol
+    options_class = Options
+    problem = "game"
+    key_fields = ("game", "seed")
+    result_fields = (
+        "game", "agent", "seed", "score", "score_std", "episodes", "best_interactions", "best_eval_score",
+        "interactions", "games", "num_params", "train_seconds", "interactions_per_second", "error",
+    )  # fmt: skip
+    curve_fields = ("game", "seed", "interactions", "games", "train_score", "eval_score", "loss", "seconds")
+    checkpoint_seconds = 600.0  # checkpoints hold the replay, up to gigabytes
+
+    def configs(self, options: Options | None = None) -> dict[str, Any]:
+        return presets.configs(options.preset if options else "paper")
+
+    def problems(self, value: str) -> Sequence[str]:
+        names: list[str] = []
+        for name in value.split(","):
+            names += atari.GAME_SETS.get(name, (name,))
+        for name in dict.fromkeys(names):
+            atari.check_game(name)
+        return list(dict.fromkeys(names))
+
+    def num_interactions(self, protocol: Protocol) -> int:
+        return max(protocol.steps, protocol.num_envs)
+
+    def identity(self, task: base.Task) -> dict[str, Any]:
+        identity = super().identity(task)
+        del identity["protocol"]["game"]  # of which a folder may hold any number
+        return {**identity, "preset": task.options.preset}
+
+    def length(self, task: base.Task) -> int:
+        return task.protocol.steps
+
+    def needs(self, task: base.Task) -> base.Needs:
+        if task.options.record_video:
+            from hyperagent_jax.analysis import video
+
+            video.require_pillow()
+        memory, protocol = num_bytes(task), task.protocol
+        text = (
+            f"{task.agent} (preset {task.options.preset}): {memory['replay'] / 1e9:.2f} GB of replay each; "
+            f"{protocol.steps:,} interactions in {protocol.num_envs} environment(s) each, {protocol.eval_episodes} games "
+            f"every {protocol.eval_every:,}, at the end {protocol.final_eval_episodes} games of the best; unclipped "
+            f"scores, no sticky actions, at most {protocol.max_frames:,} frames"
+        )
+        return base.Needs(memory["total"] + PROGRAM_BYTES, text)
+
+    def run(self, task: base.Task, context: run_context.RunContext) -> None:
+        notes = context.progress.notes
+        notes["restarts"] = notes.get("restarts", 0) + (context.is_resumed and task.protocol.asynchronous)
+        runner = make_runner(task, notes["restarts"])
+        run = Run(task, runner, context)
+        try:
+            if not context.is_resumed:
+                runner.begin()
+            elif not run.resume():
+                return
+            if run.train():
+                run.finish()
+        finally:
+            runner.close()
+
+    def summary(self, row: dict[str, Any], settings: Sequence[str] = ()) -> str:
+        named = "".join(f" {name}={row[name]}" for name in settings if row[name] != "")
+        label = f"{row['agent']} on {row['game']} seed {row['seed']}{named}"
+        if row["error"]:
+            return f"{label}: ERROR {row['error']}"
+        return (
+            f"{label}: score {float(row['score']):,.1f} over {row['episodes']} games of the parameters after "
+            f"{int(row['best_interactions']):,} of {int(row['interactions']):,} interactions "
+            f"({float(row['interactions_per_second']):,.1f}/s)"
+        )
+
+    def draw(self, directory: run_directory.RunDirectory, task: base.Task) -> pathlib.Path | None:
+        from hyperagent_jax.analysis import atari_plots
+
+        path = directory.path / "atari.png"
+        atari_plots.curves(path, f"{task.agent}, preset {task.options.preset}", {task.agent: directory.rows("curve")})
+        return path
+
+
+EXPERIMENT = Atari()

@@ -1,0 +1,193 @@
+"""bsuite's protocol: an id's number of episodes in its environment, logged by bsuite itself."""
+
+from collections.abc import Sequence
+import collections
+import dataclasses
+import functools
+import pathlib
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hyperagent_jax import agents
+from hyperagent_jax import config as config_lib
+from hyperagent_jax import errors
+from hyperagent_jax import results
+from hyperagent_jax import types
+from hyperagent_jax.environments import bsuite_adapter
+from hyperagent_jax.experiment import base
+from hyperagent_jax.experiment import run_context
+from hyperagent_jax.experiment import run_directory
+from hyperagent_jax.runners import core as core_lib
+from hyperagent_jax.runners import loop as loop_lib
+
+# Steps between two looks at the clock.
+_CHUNK = 200
+# Rows with this status need not be run again.
+_DONE = (results.FINISHED, results.PARTIAL)
+
+
+@dataclasses.dataclass(frozen=True)
+class Protocol:
+    """What is run of bsuite.
+
+    Attributes:
+        bsuite_id: an id such as deep_sea/0, an experiment such as deep_sea, TESTING (the first id of every experiment
+            but those with added noise or scale), SWEEP (all), or a comma-separated list of these.
+        max_episodes: fewer episodes than bsuite's, for a quick look; results are marked as partial. None for all.
+    """
+
+    bsuite_id: str = "deep_sea/0"
+    max_episodes: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.max_episodes is not None and self.max_episodes < 1:
+            raise ValueError(f"max_episodes must be at least 1, got {self.max_episodes}")
+
+    @property
+    def num_episodes(self) -> int:
+        """Episodes to run."""
+        full = bsuite_adapter.num_episodes(self.bsuite_id)
+        return full if self.max_episodes is None else min(full, self.max_episodes)
+
+
+@functools.lru_cache(maxsize=8)
+def _make_program(name: str, config: Any, spec: types.EnvironmentSpec) -> loop_lib.Program:
+    return loop_lib.make_program(agents.make_agent(name, config, spec))
+
+
+def make_program(task: base.Task) -> loop_lib.Program:
+    """What to run in a task's environment; ids with the same specification share it.
+
+    The replay is no longer than the longest possible run.
+    """
+    problem = bsuite_adapter.problem(task.protocol.bsuite_id)
+    config = config_lib.cap_replay(task.config, problem.num_episodes * problem.longest_episode)
+    return _make_program(task.agent, config, problem.spec)
+
+
+def num_bytes(task: base.Task) -> int:
+    """Memory the task's state will take, before any of it is allocated; 0 if its data is not here."""
+    try:
+        program, spec = make_program(task), bsuite_adapter.problem(task.protocol.bsuite_id).spec
+    except bsuite_adapter.MissingDataError:
+        return 0
+    observation = jnp.zeros(spec.observation_shape, jnp.float32 if spec.num_states is None else jnp.int32)
+    return core_lib.num_bytes(jax.eval_shape(program.init, jax.random.key(0), observation))
+
+
+class Bsuite(base.Experiment):
+    """The experiment. bsuite's own logging writes one csv file per id to <logdir>/csv."""
+
+    name = "bsuite"
+    script = "run_bsuite.py"
+    protocol_class = Protocol
+    problem = "bsuite_id"
+    key_fields = ("bsuite_id",)
+    result_fields = (
+        "bsuite_id", "agent", "seed", "status", "reason", "episodes", "steps", "total_return", "num_params",
+        "train_seconds", "steps_per_second", "command",
+    )  # fmt: skip
+    unit = "episode"
+
+    def problems(self, value: str) -> Sequence[str]:
+        return bsuite_adapter.ids(value)
+
+    def identity(self, task: base.Task) -> dict[str, Any]:
+        identity = super().identity(task)
+        del identity["protocol"]  # which names the id, of which a folder may hold any number
+        return {**identity, "seed": task.seeds[0], "max_episodes": task.protocol.max_episodes}
+
+    def length(self, task: base.Task) -> int:
+        return task.protocol.num_episodes
+
+    def needs(self, task: base.Task) -> base.Needs:
+        memory = num_bytes(task)
+        return base.Needs(memory, f"{task.agent} on bsuite, states of up to {memory / 1e6:.3g} MB")
+
+    def run(self, task: base.Task, context: run_context.RunContext) -> None:
+        bsuite_id, (seed,) = task.protocol.bsuite_id, task.seeds
+        try:
+            problem = bsuite_adapter.problem(bsuite_id)
+        except bsuite_adapter.MissingDataError as error:
+            context.add_result(seed, {"status": results.SKIPPED, "reason": str(error)})
+            return
+        program = make_program(task)
+        # A resumed task repeats its actions, so bsuite's log has the rows of an unbroken run.
+        csv_folder = pathlib.Path(task.folder) / "csv" / task.stem
+        make_environment = functools.partial(bsuite_adapter.make, bsuite_id, seed, csv_folder)
+        loop = loop_lib.Loop(program, make_environment, jax.random.key(np.uint32(seed)), problem.observe)
+        notes = context.progress.notes
+        if context.is_resumed:
+            loop.restore(context.load(loop.like()))
+        else:
+            notes.update(timed_seconds=0.0, timed_steps=0, total_return=0.0)
+        target, has_learned = task.protocol.num_episodes, False
+        while loop.episodes < target:
+            if context.should_stop():
+                context.save(loop.tree())
+                return
+            seconds, steps = context.progress.train_seconds, loop.agent.steps
+            with context.training():
+                metrics = loop.run(_CHUNK, target)
+            if has_learned:  # what comes before has compiled the program
+                notes["timed_seconds"] += context.progress.train_seconds - seconds
+                notes["timed_steps"] += loop.agent.steps - steps
+            has_learned |= bool(metrics.updates > 0)
+            notes["total_return"] += float(metrics.returns)
+            context.check_loss(metrics.loss, bsuite_id)
+            context.advance(loop.episodes)
+            if context.is_save_due():
+                context.save(loop.tree())
+        complete = target == problem.num_episodes
+        rate = notes["timed_steps"] / notes["timed_seconds"] if notes["timed_steps"] else 0.0
+        row = {
+            "status": results.FINISHED if complete else results.PARTIAL,
+            "reason": "" if complete else f"{target:,} of {problem.num_episodes:,} episodes",
+            "episodes": loop.episodes,
+            "steps": loop.agent.steps,
+            "total_return": round(notes["total_return"], 4),
+            "num_params": agents.count_params(program.agent),
+            "train_seconds": round(notes["timed_seconds"], 2),
+            "steps_per_second": round(rate, 1) if rate else "",
+        }
+        context.add_result(seed, row)
+        context.finish()
+
+    def is_done(self, row: dict[str, str], directory: run_directory.RunDirectory) -> bool:
+        """Whether an id need not be run again; its log must be there, and whole."""
+        if row.get("error") or row["status"] not in _DONE:
+            return False
+        file = bsuite_adapter.csv_file(row["bsuite_id"], directory.path / "csv")
+        if "error" in row:  # of a sweep, whose logs have folders of their own
+            return True
+        if not file.exists():
+            print(f"the log of {row['bsuite_id']} is gone: it is run again")
+            return False
+        log = results.read_csv(file)
+        episodes = [float(line["episode"]) for line in log if line.get("episode")]
+        if not episodes or episodes[-1] != bsuite_adapter.last_logged(int(row["episodes"])):
+            raise errors.UserError(f"{file} is cut short: delete it and run {row['bsuite_id']} again")
+        return True
+
+    def failure(self, message: str) -> dict[str, Any]:
+        return {"status": results.FAILED, "reason": message, "error": message}
+
+    def summary(self, row: dict[str, Any], settings: Sequence[str] = ()) -> str:
+        named = "".join(f" {name}={row[name]}" for name in settings if row[name] != "")
+        name = f"{row['bsuite_id']} {row['agent']}{named}"
+        if row["status"] not in _DONE:
+            return f"{name}: {row['status'].upper()}, {row['reason']}"
+        note = f" ({row['status']}: {row['reason']})" if row["reason"] else ""
+        rate = f", {float(row['steps_per_second']):,.0f} steps/s" if row["steps_per_second"] else ""
+        average = float(row["total_return"]) / int(row["episodes"])
+        return f"{name}: {int(row['episodes']):,} episodes, mean return {average:.4g}{rate}{note}"
+
+    def conclusion(self, rows: Sequence[dict[str, str]], num_runs: int) -> str:
+        counts = collections.Counter(row["status"] for row in rows)
+        return ", ".join(f"{count} {status}" for status, count in counts.items())
+
+
+EXPERIMENT = Bsuite()

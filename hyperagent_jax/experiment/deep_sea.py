@@ -1,0 +1,413 @@
+"""The paper's DeepSea protocol: train, evaluate every so often, stop when the optimum is reached."""
+
+from collections.abc import Callable, Sequence
+import dataclasses
+import functools
+import math
+import pathlib
+import time
+from typing import Any
+import zipfile
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hyperagent_jax import agents
+from hyperagent_jax import results
+from hyperagent_jax import types
+from hyperagent_jax.environments import bsuite_adapter
+from hyperagent_jax.environments import deep_sea
+from hyperagent_jax.experiment import base
+from hyperagent_jax.experiment import run_context
+from hyperagent_jax.experiment import run_directory
+from hyperagent_jax.networks import epistemic
+from hyperagent_jax.runners import core as core_lib
+from hyperagent_jax.runners import evaluate
+from hyperagent_jax.runners import loop
+from hyperagent_jax.runners import scan
+
+RUNNERS = ("scan", "loop")
+# The optimal return is a sum of 32-bit numbers.
+RETURN_TOLERANCE = 1e-6
+# Number of indices that the value and uncertainty maps average over.
+_MAP_INDICES = 64
+
+
+@dataclasses.dataclass(frozen=True)
+class Protocol:
+    """How a DeepSea run is measured.
+
+    Attributes:
+        size: N of the N x N grid.
+        stochastic: bsuite's stochastic variant: right fails with probability 1/N, rewards are noisy.
+        mapping_seed: seed of the action mapping (bsuite: 42), or None for the run's own seed (the paper).
+        max_episodes: a run that is not solved by then has failed.
+        eval_every: interactions between evaluations.
+        eval_episodes: episodes per evaluation; their rewards have no noise.
+        solved_return: average evaluation return that counts as solved; None for the optimum, 0.99, or 80% of the
+            optimum when stochastic.
+    """
+
+    size: int = 20
+    stochastic: bool = False
+    mapping_seed: int | None = None
+    max_episodes: int = 10_000
+    eval_every: int = 1_000
+    eval_episodes: int = 100
+    solved_return: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("size", "max_episodes", "eval_every", "eval_episodes"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.max_episodes * self.size >= 2**31:
+            raise ValueError(f"max_episodes must be at most {(2**31 - 1) // self.size} at this size")
+        if self.solved_return is not None and math.isnan(self.solved_return):
+            raise ValueError("solved_return must be a number, got nan")
+        if self.mapping_seed is not None and not 0 <= self.mapping_seed < 2**32:
+            raise ValueError(f"mapping_seed must be between 0 and {2**32 - 1}, got {self.mapping_seed}")
+
+    @property
+    def num_interactions(self) -> int:
+        """The most interactions of a run."""
+        return self.max_episodes * self.size
+
+    def mapping_seed_of(self, seed: int) -> int:
+        """Seed of the action mapping of a seed's environment."""
+        return seed if self.mapping_seed is None else self.mapping_seed
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """How a run is computed.
+
+    Attributes:
+        runner: "scan" runs everything on device, "loop" steps bsuite's own Python DeepSea, to check one against the
+            other.
+        seeds_per_group: seeds vmapped together; None for 1 on CPU and all on accelerators.
+    """
+
+    runner: str = "scan"
+    seeds_per_group: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.runner not in RUNNERS:
+            raise ValueError(f"runner must be one of {', '.join(RUNNERS)}, got {self.runner!r}")
+        if self.seeds_per_group is not None and self.seeds_per_group < 1:
+            raise ValueError(f"seeds_per_group must be at least 1, got {self.seeds_per_group}")
+        if self.runner == "loop" and (self.seeds_per_group or 1) > 1:
+            raise ValueError("runner=loop steps one seed at a time: use seeds_per_group=1")
+
+
+def resolve(protocol: Protocol) -> Protocol:
+    """Returns the protocol with the return that counts as solved."""
+    if protocol.solved_return is not None:
+        return protocol
+    optimum = deep_sea.optimal_return(protocol.size, deterministic=not protocol.stochastic)
+    return dataclasses.replace(protocol, solved_return=round(0.8 * optimum if protocol.stochastic else optimum, 6))
+
+
+@functools.lru_cache(maxsize=32)
+def make(agent: str, config: Any, protocol: Protocol) -> tuple[Any, agents.Agent]:
+    """Makes environment and agent; refuses settings that the loop does not have."""
+    environment = deep_sea.make_deep_sea(protocol.size, deterministic=not protocol.stochastic)
+    made = agents.make_agent(agent, config, environment.spec)
+    core_lib.make_core(made)
+    return environment, made
+
+
+class ScanProgram:
+    """Seeds that train and evaluate on device, vmapped."""
+
+    def __init__(self, task: base.Task):
+        protocol = task.protocol
+        seeds = np.array(task.seeds, np.uint32)
+        mappings = [deep_sea.action_mapping(protocol.size, protocol.mapping_seed_of(seed)) for seed in task.seeds]
+        self.agent, init, self._advance = compile_scan(task.agent, task.config, protocol, len(task.seeds))
+        self.states = init(seeds, np.stack(mappings))
+
+    def advance(self, start: int, num_steps: int) -> tuple[core_lib.Metrics, jax.Array, jax.Array]:
+        """Trains for some steps, then evaluates: (Metrics, average returns, episodes so far), [seeds] each."""
+        self.states, metrics, returns = self._advance(self.states, np.int32(start), np.int32(num_steps))
+        return metrics, returns, self.states.episodes
+
+    def tree(self) -> Any:
+        """All there is to save."""
+        return self.states
+
+    def restore(self, load: Callable[[Any], Any]) -> None:
+        """Restores what `tree` gave."""
+        self.states = load(self.states)
+
+    def state(self, i: int) -> core_lib.SeedState:
+        """The state of one seed."""
+        return jax.tree.map(lambda x: x[i], self.states)
+
+
+class LoopProgram:
+    """One seed on bsuite's own Python DeepSea, stepped from Python; the same interface."""
+
+    def __init__(self, task: base.Task):
+        protocol, (seed,) = task.protocol, task.seeds
+        _, self.agent = make(task.agent, task.config, protocol)
+        make_environment = functools.partial(
+            bsuite_adapter.make_deep_sea,
+            protocol.size,
+            deterministic=not protocol.stochastic,
+            seed=seed,
+            mapping_seed=protocol.mapping_seed_of(seed),
+        )
+        mapping = deep_sea.action_mapping(protocol.size, protocol.mapping_seed_of(seed))
+        self._cells = deep_sea.initial_state(mapping)
+        self._evaluate = jax.jit(_make_evaluate_all(protocol, self.agent))
+        program = loop.make_program(self.agent)
+        make_loop = functools.partial(
+            loop.Loop, program, make_environment, jax.random.key(seed), bsuite_adapter.cell
+        )
+        warm_up = make_loop()  # compiles everything, acting at random and learning
+        warm_up.run(task.config.min_replay + 2)
+        self._evaluate(self._with_cells(warm_up), 0)
+        self.loop = make_loop()
+
+    def _with_cells(self, run: loop.Loop) -> core_lib.SeedState:
+        state = run.agent.state._replace(environment=self._cells)
+        return jax.tree.map(lambda x: jnp.asarray(x)[None], state)
+
+    def advance(self, start: int, num_steps: int) -> tuple[core_lib.Metrics, jax.Array, np.ndarray]:
+        """As `ScanProgram.advance`."""
+        metrics = jax.tree.map(lambda x: x[None], self.loop.run(num_steps))
+        returns = self._evaluate(self._with_cells(self.loop), start + num_steps)
+        return metrics, returns, np.array([self.loop.episodes])
+
+    def tree(self) -> Any:
+        """All there is to save."""
+        return self.loop.tree()
+
+    def restore(self, load: Callable[[Any], Any]) -> None:
+        """Restores what `tree` gave."""
+        self.loop.restore(load(self.loop.like()))
+
+    def state(self, i: int) -> core_lib.SeedState:
+        """The state of the only seed."""
+        del i
+        return self.loop.agent.state
+
+
+def make_program(task: base.Task) -> ScanProgram | LoopProgram:
+    """Compiles a task."""
+    return LoopProgram(task) if task.options and task.options.runner == "loop" else ScanProgram(task)
+
+
+def _make_evaluate_all(protocol: Protocol, agent: agents.Agent) -> Callable[[Any, Any], jax.Array]:
+    """Makes a function of (states, steps) to the average evaluation return of every seed.
+
+    Noise on the rewards, of which the stochastic variant has a lot, is left out: it has mean zero, and a policy
+    worth nothing must not pass for a good one by luck.
+    """
+    environment = deep_sea.make_deep_sea(
+        protocol.size, deterministic=not protocol.stochastic, noisy_rewards=False
+    )
+    evaluator = evaluate.make_evaluator(
+        agent, environment, num_episodes=protocol.eval_episodes, max_steps=protocol.size
+    )
+
+    def evaluate_seed(state: core_lib.SeedState, steps: jax.Array) -> jax.Array:
+        key = types.fold_in_tag(jax.random.fold_in(state.key, steps), "evaluation")
+        return jnp.mean(evaluator(agent.learner.variables(state.learner), state.environment, key))
+
+    return jax.vmap(evaluate_seed, (0, None))
+
+
+def _scan_functions(agent: agents.Agent, environment: Any, protocol: Protocol) -> tuple[Callable, Callable]:
+    """The functions init(seeds, mappings) and advance(states, start, num_steps), not yet compiled."""
+    runner = scan.make_runner(agent, environment)
+    evaluate_all = _make_evaluate_all(protocol, agent)
+
+    def init(seeds: jax.Array, mappings: jax.Array) -> core_lib.SeedState:
+        return jax.vmap(lambda s, m: runner.init(jax.random.key(s), deep_sea.initial_state(m)))(seeds, mappings)
+
+    def advance(states: core_lib.SeedState, start: jax.Array, num_steps: jax.Array) -> tuple:
+        states, metrics = runner.run(states, start, num_steps)
+        return states, metrics, evaluate_all(states, start + num_steps)
+
+    return init, advance
+
+
+def _init_shapes(size: int, num_seeds: int) -> tuple[jax.ShapeDtypeStruct, jax.ShapeDtypeStruct]:
+    shape = jax.ShapeDtypeStruct
+    return shape((num_seeds,), jnp.uint32), shape((num_seeds, size, size), jnp.int32)
+
+
+@functools.lru_cache(maxsize=4)
+def compile_scan(agent: str, config: Any, protocol: Protocol, num_seeds: int) -> tuple[agents.Agent, Any, Any]:
+    """Compiles the scan runner; one program serves all groups of as many seeds."""
+    environment, made = make(agent, config, protocol)
+    init, advance = _scan_functions(made, environment, protocol)
+    shapes, counter = _init_shapes(protocol.size, num_seeds), jax.ShapeDtypeStruct((), jnp.int32)
+    states = jax.eval_shape(init, *shapes)
+    compiled = jax.jit(advance, donate_argnums=0).lower(states, counter, counter).compile()
+    return made, jax.jit(init), compiled
+
+
+def num_bytes(task: base.Task) -> dict[str, int]:
+    """Memory the task's state will take, before any of it is allocated."""
+    environment, agent = make(task.agent, task.config, task.protocol)
+    init, _ = _scan_functions(agent, environment, task.protocol)
+    states = jax.eval_shape(init, *_init_shapes(task.protocol.size, len(task.seeds)))
+    return {"replay": core_lib.num_bytes(states.replay), "total": core_lib.num_bytes(states)}
+
+
+def value_maps(agent: agents.Agent, state: core_lib.SeedState, size: int) -> dict[str, np.ndarray]:
+    """The greedy value of every cell, its mean and standard deviation over indices; [size, size] each."""
+    variables = agent.learner.variables(state.learner)
+    indices = agent.network.index.sample(types.fold_in_tag(state.key, "maps"), (_MAP_INDICES,))
+
+    @jax.jit
+    def greedy_values(variables: Any, indices: jax.Array, cells: jax.Array) -> tuple[jax.Array, jax.Array]:
+        def at(cell: jax.Array) -> tuple[jax.Array, jax.Array]:
+            belief = agent.network.belief(variables, cell)
+            q = sampled = jax.vmap(agent.network.value, (None, None, 0))(variables.params, belief, indices)
+            if agent.network.is_linear:  # what it acts on may not depend on the index; what it knows does
+                sampled = jax.vmap(epistemic.evaluate_coefficients, (None, 0))(belief, indices)
+            return jnp.mean(jnp.max(q, axis=-1)), jnp.std(jnp.max(sampled, axis=-1))
+
+        return jax.vmap(at)(cells)
+
+    mean, std = greedy_values(variables, indices, jnp.arange(size * size))
+    return {"value": np.asarray(mean).reshape(size, size), "uncertainty": np.asarray(std).reshape(size, size)}
+
+
+class DeepSea(base.Experiment):
+    """The experiment."""
+
+    name = "deepsea"
+    script = "run_deepsea.py"
+    protocol_class = Protocol
+    options_class = Options
+    problem = "size"
+    result_fields = (
+        "agent", "size", "seed", "solved", "episodes_to_learn", "interactions", "final_return", "num_params",
+        "num_output_params", "compile_seconds", "train_seconds", "interactions_per_second",
+    )  # fmt: skip
+    curve_fields = ("seed", "interactions", "episodes", "train_return", "eval_return", "loss")
+
+    def resolve(self, protocol: Protocol) -> Protocol:
+        return resolve(protocol)
+
+    def num_interactions(self, protocol: Protocol) -> int:
+        return protocol.num_interactions
+
+    def group_size(self, options: Options, num_seeds: int) -> int:
+        is_single = jax.default_backend() == "cpu" or options.runner == "loop"
+        return options.seeds_per_group or (1 if is_single else num_seeds)
+
+    def identity(self, task: base.Task) -> dict[str, Any]:
+        return {**super().identity(task), "runner": task.options.runner}
+
+    def length(self, task: base.Task) -> int:
+        return task.protocol.num_interactions
+
+    def needs(self, task: base.Task) -> base.Needs:
+        protocol, memory = task.protocol, num_bytes(task)
+        _, agent = make(task.agent, task.config, protocol)
+        text = (
+            f"{task.agent} on DeepSea {protocol.size}: {agents.count_params(agent):,} parameters, "
+            f"{memory['total'] / 1e6:.1f} MB per seed, of which the replay {memory['replay'] / 1e6:.1f} MB; solved at "
+            f"{protocol.solved_return:g} over {protocol.eval_episodes} episodes, evaluated every "
+            f"{protocol.eval_every:,} interactions, at most {protocol.max_episodes:,} episodes"
+        )
+        return base.Needs(memory["total"], text)
+
+    def run(self, task: base.Task, context: run_context.RunContext) -> None:
+        protocol, limit = task.protocol, task.protocol.num_interactions
+        begin = time.perf_counter()
+        program = make_program(task)
+        compile_seconds = time.perf_counter() - begin
+        if context.is_resumed:
+            program.restore(context.load)
+        progress = context.progress
+        while not all(map(context.is_done, task.seeds)):
+            if context.should_stop():
+                context.save(program.tree())
+                return
+            start = progress.reached
+            with context.training():
+                measured = program.advance(start, min(protocol.eval_every, limit - start))
+                metrics, returns, episodes = jax.device_get(measured)
+            progress.reached = interactions = min(start + protocol.eval_every, limit)
+            for i, seed in enumerate(task.seeds):
+                if context.is_done(seed):
+                    continue
+                context.check_loss(metrics.loss[i], f"seed {seed}")
+                row = {
+                    "seed": seed,
+                    "interactions": interactions,
+                    "episodes": int(episodes[i]),
+                    "train_return": results.ratio(metrics.returns[i], metrics.episodes[i]),
+                    "eval_return": results.number(returns[i]),
+                    "loss": results.ratio(metrics.loss[i], metrics.updates[i]),
+                }
+                context.add_curve(seed, row, f"episode {row['episodes']} return {row['eval_return']:.3f}")
+                solved = bool(returns[i] >= protocol.solved_return - RETURN_TOLERANCE)
+                if solved or interactions >= limit:
+                    result = {
+                        "size": protocol.size,
+                        "solved": solved,
+                        "episodes_to_learn": row["episodes"] if solved else "",
+                        "interactions": interactions,
+                        "final_return": row["eval_return"],
+                        "num_params": agents.count_params(program.agent),
+                        "num_output_params": agents.count_output_params(program.agent),
+                        "compile_seconds": round(compile_seconds, 2),
+                        "train_seconds": round(progress.train_seconds, 2),
+                        "interactions_per_second": round(
+                            interactions * len(task.seeds) / progress.train_seconds, 1
+                        ),
+                    }
+                    maps = value_maps(program.agent, program.state(i), protocol.size) if task.keeps_arrays else None
+                    context.add_result(seed, result, maps)
+            if context.is_save_due():
+                context.save(program.tree())
+        context.finish()
+
+    def failure(self, message: str) -> dict[str, Any]:
+        return {"solved": False, "error": message}
+
+    def summary(self, row: dict[str, Any], settings: Sequence[str] = ()) -> str:
+        named = "".join(f" {name}={row[name]}" for name in settings if row[name] != "")
+        label = f"{row['agent']} size {row['size']} seed {row['seed']}{named}"
+        if row.get("error"):
+            return f"{label}: ERROR {row['error']}"
+        outcome = (
+            f"solved in {row['episodes_to_learn']} episodes"
+            if str(row["solved"]) == "True"
+            else f"NOT solved, return {row['final_return']}"
+        )
+        return (
+            f"{label}: {outcome} ({int(row['interactions']):,} interactions, {row['train_seconds']} s, "
+            f"{float(row['interactions_per_second']):,.0f}/s, compile {row['compile_seconds']} s)"
+        )
+
+    def conclusion(self, rows: Sequence[dict[str, str]], num_runs: int) -> str:
+        solved = [int(row["episodes_to_learn"]) for row in rows if row["solved"] == "True"]
+        average = f", mean episodes to learn {np.mean(solved):.1f}" if solved else ""
+        return f"{len(solved)} of {len(rows)} seeds solved{average}"
+
+    def draw(self, directory: run_directory.RunDirectory, task: base.Task) -> pathlib.Path | None:
+        from hyperagent_jax.analysis import plots
+
+        seed = min(int(row["seed"]) for row in directory.rows("results"))
+        try:
+            with np.load(directory.path / "maps" / f"seed_{seed}.npz") as arrays:
+                maps = {**arrays, "seed": seed}
+        except (OSError, ValueError, zipfile.BadZipFile):
+            maps = None  # results are reported without maps when they were resumed; or the file was cut short
+        path = directory.path / "deepsea.png"
+        kind = "Stochastic DeepSea" if task.protocol.stochastic else "DeepSea"
+        title = f"{task.agent} on {kind} {task.protocol.size} x {task.protocol.size}"
+        plots.deep_sea_run(path, title, directory.rows("curve"), maps, task.protocol.solved_return)
+        return path
+
+
+EXPERIMENT = DeepSea()

@@ -1,0 +1,74 @@
+"""What a folder or a checkpoint was made with, and whether a resumed run matches it."""
+
+import dataclasses
+import json
+from typing import Any, NamedTuple
+
+
+def _json(value: Any) -> Any:
+    """The value as JSON gives it back: tuples become lists."""
+    return json.loads(json.dumps(value))
+
+
+class Fingerprint(NamedTuple):
+    """Settings that must agree for results to belong together.
+
+    Attributes:
+        settings: nested dicts of settings, as JSON has them.
+        defaults: nested like `settings`; the values that were in effect before a setting existed. A setting that an
+            older version did not record is taken to have that value.
+    """
+
+    settings: dict[str, Any]
+    defaults: dict[str, Any]
+
+    def completed(self, saved: dict[str, Any]) -> dict[str, Any]:
+        """Returns what an older version saved, with the settings it did not know."""
+        return _completed(saved, self.settings, self.defaults)
+
+    def difference(self, saved: dict[str, Any]) -> tuple[str, Any, Any] | None:
+        """Returns name, saved value and current value of the first setting that differs, or None."""
+        return _first_difference("", self.completed(saved), self.settings)
+
+
+def make(settings: dict[str, Any], **configs: Any) -> Fingerprint:
+    """Makes a fingerprint.
+
+    Args:
+        settings: everything that must agree.
+        **configs: the dataclasses among them, by the key that holds them; a field's default in the class that
+            defines it, whatever subclasses make of it, is what versions without the field did.
+    """
+    return Fingerprint(_json(settings), {part: field_defaults(config) for part, config in configs.items()})
+
+
+def field_defaults(config: Any) -> dict[str, Any]:
+    """Returns every field's default in the class that defines it."""
+    defaults: dict[str, Any] = {}
+    for cls in reversed(type(config).__mro__):
+        for name, field in getattr(cls, "__dataclass_fields__", {}).items():
+            if field.default is not dataclasses.MISSING:
+                defaults.setdefault(name, field.default)
+    return _json(defaults)
+
+
+def _completed(saved: dict[str, Any], now: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
+    result = dict(saved)
+    for name, value in defaults.items():
+        if isinstance(value, dict):
+            if isinstance(saved.get(name), dict) and isinstance(now.get(name), dict):
+                result[name] = _completed(saved[name], now[name], value)
+        elif name in now:
+            result.setdefault(name, value)
+    return result
+
+
+def _first_difference(name: str, was: Any, now: Any) -> tuple[str, Any, Any] | None:
+    if not isinstance(was, dict) or not isinstance(now, dict):
+        return None if was == now else (name, was, now)
+    # The experiment comes first: nothing of two different ones is comparable. Agents' settings come last: some of
+    # them follow from the protocol.
+    for key in sorted({*was, *now}, key=lambda key: (key != "experiment", key.startswith("config"), key)):
+        if difference := _first_difference(key, was.get(key), now.get(key)):
+            return difference
+    return None

@@ -1,0 +1,158 @@
+"""Any gymnasium environment with discrete actions: train, evaluate every so often, report the last evaluation."""
+
+from collections.abc import Sequence
+import dataclasses
+import functools
+import pathlib
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hyperagent_jax import agents
+from hyperagent_jax import results
+from hyperagent_jax.environments import gymnasium_adapter
+from hyperagent_jax.experiment import base
+from hyperagent_jax.experiment import run_context
+from hyperagent_jax.experiment import run_directory
+from hyperagent_jax.runners import core as core_lib
+from hyperagent_jax.runners import evaluate
+from hyperagent_jax.runners import loop as loop_lib
+
+# Steps between two looks at the clock.
+_CHUNK = 200
+
+
+@dataclasses.dataclass(frozen=True)
+class Protocol:
+    """How a run on a gymnasium environment is made and measured.
+
+    Attributes:
+        env: the environment's name, such as CartPole-v1.
+        steps: interactions.
+        eval_every: interactions between evaluations.
+        eval_episodes: episodes per evaluation, each with an index of its own and without learning.
+    """
+
+    env: str = "CartPole-v1"
+    steps: int = 20_000
+    eval_every: int = 2_000
+    eval_episodes: int = 10
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "eval_every", "eval_episodes"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+
+
+@functools.lru_cache(maxsize=8)
+def make_program(agent: str, config: Any, env: str) -> loop_lib.Program:
+    """What to run in an environment."""
+    spec = gymnasium_adapter.GymnasiumEnvironment(env, seed=0).spec
+    return loop_lib.make_program(agents.make_agent(agent, config, spec))
+
+
+class Gymnasium(base.Experiment):
+    """The experiment."""
+
+    name = "gymnasium"
+    script = "run_gymnasium.py"
+    protocol_class = Protocol
+    problem = "env"
+    result_fields = (
+        "env", "agent", "seed", "final_return", "best_return", "interactions", "episodes", "num_params",
+        "train_seconds", "interactions_per_second", "error",
+    )  # fmt: skip
+    curve_fields = ("seed", "interactions", "episodes", "train_return", "eval_return", "eval_std", "loss")
+
+    def num_interactions(self, protocol: Protocol) -> int:
+        return protocol.steps
+
+    def length(self, task: base.Task) -> int:
+        return task.protocol.steps
+
+    def needs(self, task: base.Task) -> base.Needs:
+        program = make_program(task.agent, task.config, task.protocol.env)
+        spec = gymnasium_adapter.GymnasiumEnvironment(task.protocol.env, seed=0).spec
+        observation = jnp.zeros(spec.observation_shape, jnp.float32 if spec.num_states is None else jnp.int32)
+        memory = core_lib.num_bytes(jax.eval_shape(program.init, jax.random.key(0), observation))
+        protocol = task.protocol
+        text = (
+            f"{task.agent} on {protocol.env}: {agents.count_params(program.agent):,} parameters, {memory / 1e6:.1f} MB "
+            f"per seed; {protocol.steps:,} interactions, {protocol.eval_episodes} episodes every {protocol.eval_every:,}"
+        )
+        return base.Needs(memory, text)
+
+    def run(self, task: base.Task, context: run_context.RunContext) -> None:
+        protocol, (seed,), progress = task.protocol, task.seeds, context.progress
+        program = make_program(task.agent, task.config, protocol.env)
+        play = evaluate.make_player(program.agent)
+        make_environment = functools.partial(gymnasium_adapter.GymnasiumEnvironment, protocol.env, seed)
+        key = jax.random.key(np.uint32(seed))
+        loop = loop_lib.Loop(program, make_environment, key)
+        if context.is_resumed:
+            loop.restore(context.load(loop.like()))
+        totals = progress.notes.setdefault("totals", [0.0] * 4)  # of the Metrics since the last evaluation
+        while progress.reached < protocol.steps:
+            if context.should_stop():
+                context.save(loop.tree())
+                return
+            due = min((len(progress.curve) + 1) * protocol.eval_every, protocol.steps)
+            with context.training():
+                metrics = loop.run(min(_CHUNK, due - loop.agent.steps))
+            totals[:] = [x + float(y) for x, y in zip(totals, metrics, strict=True)]
+            context.check_loss(metrics.loss, f"{protocol.env} seed {seed}")
+            context.advance(loop.agent.steps, f"episode {loop.episodes}")
+            if loop.agent.steps == due:
+                environment = gymnasium_adapter.GymnasiumEnvironment(protocol.env, seed + 1_000_000 + due)
+                eval_key = jax.random.fold_in(jax.random.fold_in(key, 1), due)
+                returns = play(loop.agent.variables(), environment, protocol.eval_episodes, eval_key)
+                loss, updates, train_returns, episodes = totals
+                row = {
+                    "seed": seed,
+                    "interactions": due,
+                    "episodes": loop.episodes,
+                    "train_return": results.ratio(train_returns, episodes),
+                    "eval_return": results.number(returns.mean()),
+                    "eval_std": results.number(returns.std()),
+                    "loss": results.ratio(loss, updates),
+                }
+                totals[:] = [0.0] * 4
+                context.add_curve(seed, row, f"return {row['eval_return']:,.1f}")
+            if context.is_save_due():
+                context.save(loop.tree())
+        evaluations = [row["eval_return"] for _, row in progress.curve]
+        result = {
+            "env": protocol.env,
+            "final_return": evaluations[-1],
+            "best_return": max(evaluations),
+            "interactions": loop.agent.steps,
+            "episodes": loop.episodes,
+            "num_params": agents.count_params(program.agent),
+            "train_seconds": round(progress.train_seconds, 2),
+            "interactions_per_second": round(loop.agent.steps / progress.train_seconds, 1),
+        }
+        context.add_result(seed, result)
+        context.finish()
+
+    def summary(self, row: dict[str, Any], settings: Sequence[str] = ()) -> str:
+        named = "".join(f" {name}={row[name]}" for name in settings if row[name] != "")
+        label = f"{row['agent']} on {row['env']} seed {row['seed']}{named}"
+        if row["error"]:
+            return f"{label}: ERROR {row['error']}"
+        return (
+            f"{label}: return {float(row['final_return']):,.1f} at the end, best evaluation "
+            f"{float(row['best_return']):,.1f} ({int(row['interactions']):,} interactions, "
+            f"{float(row['interactions_per_second']):,.0f}/s)"
+        )
+
+    def draw(self, directory: run_directory.RunDirectory, task: base.Task) -> pathlib.Path | None:
+        from hyperagent_jax.analysis import plots
+
+        path = directory.path / "gymnasium.png"
+        plots.evaluation_curves(path, f"{task.agent} on {task.protocol.env}", directory.rows("curve"))
+        return path
+
+
+EXPERIMENT = Gymnasium()
