@@ -38,9 +38,12 @@ def main(rounds: int = 300, seed: int = 0) -> dict[str, float]:
     weights = SIGMA_0 * rng.normal(size=(ARMS, DIM))
     contexts, noise = rng.normal(size=(rounds, DIM)), SIGMA * rng.normal(size=(rounds, ARMS))
 
-    index, z = hx.indices.gaussian(M), np.asarray(hx.indices.sphere(M).sample(z_key, (rounds,)))
+    index = hx.indices.gaussian(M)
     network = hx.make_hyper_network(Features(), ARMS, index, contexts[0], prior_scale=SIGMA_0)
-    loss = hx.losses.make_td_loss(network, kind="exact", sigma=SIGMA, double_q=False)
+    loss = hx.losses.make_td_loss(
+        network, kind="exact", sigma=SIGMA, perturbation=hx.indices.sphere(M), double_q=False
+    )
+    z = np.asarray(loss.perturbation.sample(z_key, (rounds,)))
     loss = hx.losses.with_prior_regularization(loss, SIGMA**2 / SIGMA_0**2)
     learner = hx.make_learner(network, loss, optax.adam(optax.exponential_decay(0.03, 20 * rounds, 0.05)))
     state = learner.init(init_key)

@@ -108,7 +108,7 @@ def measure(preset: str) -> list[dict]:
             agent,
             preset,
             threads,
-            sum(x.size for x in jax.tree.leaves(one.runner.learner.store.online)),
+            sum(x.size for x in jax.tree.leaves(one.runner.learner.params)),
             fastest,
             1e3 * cpu,
             cpu / plain,

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from hyperagent_jax import checks
 from hyperagent_jax import types
 
 
@@ -18,10 +19,10 @@ class IndexDistribution(NamedTuple):
         name: its name in `make`.
         dim: dimension of one sample.
         mean: the common mean of every coordinate.
-        second_moment: the constant c of E[xi xi^T] = c I, or None when the second moment is no
+        second_moment: the constant c of E[xi xi^T] = c I, or None when the second moment is not a
             multiple of the identity.
         sample: maps (key, shape) to an array [*shape, dim].
-        support: all its points, equally likely, [num_points, dim]; None when they are not to be enumerated.
+        support: all its points, equally likely, [num_points, dim]; None when they cannot be enumerated.
     """
 
     name: str
@@ -37,37 +38,46 @@ class IndexDistribution(NamedTuple):
         return self.mean == 0.0 and self.second_moment is not None
 
 
+def _check_dim(dim: int) -> None:
+    checks.whole_number("the index dimension", dim, 1)
+
+
 def gaussian(dim: int) -> IndexDistribution:
-    """N(0, I), the paper's reference distribution."""
+    """Makes N(0, I), the paper's reference distribution."""
+    _check_dim(dim)
     return IndexDistribution("gaussian", dim, 0.0, 1.0, lambda key, shape: jax.random.normal(key, (*shape, dim)))
 
 
-def _on_sphere(key, shape, dim, radius):
+def _on_sphere(key: types.PRNGKey, shape: tuple[int, ...], dim: int, radius: float) -> types.Array:
     x = jax.random.normal(key, (*shape, dim))
     return x * (radius * jax.lax.rsqrt(jnp.maximum(jnp.sum(x * x, -1, keepdims=True), 1e-30)))
 
 
 def sphere(dim: int) -> IndexDistribution:
-    """Uniform on the unit sphere."""
+    """Makes the uniform distribution on the unit sphere."""
+    _check_dim(dim)
     return IndexDistribution("sphere", dim, 0.0, 1.0 / dim, lambda key, shape: _on_sphere(key, shape, dim, 1.0))
 
 
 def scaled_sphere(dim: int) -> IndexDistribution:
-    """Uniform on the sphere of radius sqrt(dim)."""
+    """Makes the uniform distribution on the sphere of radius sqrt(dim)."""
+    _check_dim(dim)
     return IndexDistribution(
         "scaled_sphere", dim, 0.0, 1.0, lambda key, shape: _on_sphere(key, shape, dim, math.sqrt(dim))
     )
 
 
 def cube(dim: int) -> IndexDistribution:
-    """Uniform on the corners {-1, 1}^dim."""
+    """Makes the uniform distribution on the corners {-1, 1}^dim."""
+    _check_dim(dim)
     return IndexDistribution(
         "cube", dim, 0.0, 1.0, lambda key, shape: jax.random.rademacher(key, (*shape, dim), jnp.float32)
     )
 
 
 def unit_cube(dim: int) -> IndexDistribution:
-    """Uniform on the corners {-1, 1}^dim / sqrt(dim), which have unit norm."""
+    """Makes the uniform distribution on the corners {-1, 1}^dim / sqrt(dim), which have unit norm."""
+    _check_dim(dim)
     corners = cube(dim)
     return IndexDistribution(
         "unit_cube", dim, 0.0, 1.0 / dim, lambda key, shape: corners.sample(key, shape) / math.sqrt(dim)
@@ -75,7 +85,8 @@ def unit_cube(dim: int) -> IndexDistribution:
 
 
 def coordinate(dim: int) -> IndexDistribution:
-    """Uniform on the unit vectors e_1 .. e_dim; choosing a member of an ensemble."""
+    """Makes the uniform distribution on the unit vectors e_1 .. e_dim; choosing a member of an ensemble."""
+    _check_dim(dim)
     return IndexDistribution(
         "coordinate",
         dim,
@@ -87,7 +98,8 @@ def coordinate(dim: int) -> IndexDistribution:
 
 
 def bernoulli_mask(dim: int) -> IndexDistribution:
-    """Independent 2 * Bernoulli(1/2) per coordinate; the bootstrap masks of ensembles."""
+    """Makes independent 2 * Bernoulli(1/2) per coordinate; the bootstrap masks of ensembles."""
+    _check_dim(dim)
     return IndexDistribution(
         "bernoulli_mask",
         dim,
@@ -98,7 +110,7 @@ def bernoulli_mask(dim: int) -> IndexDistribution:
 
 
 def no_index() -> IndexDistribution:
-    """The one point of R^0, for networks that have no index."""
+    """Makes the distribution on the one point of R^0, for networks that have no index."""
     return IndexDistribution("no_index", 0, 0.0, 1.0, lambda key, shape: jnp.zeros((*shape, 0)))
 
 
@@ -108,9 +120,6 @@ DISTRIBUTIONS: dict[str, Callable[[int], IndexDistribution]] = {
 
 
 def make(name: str, dim: int) -> IndexDistribution:
-    """Looks a distribution up by name."""
-    if name not in DISTRIBUTIONS:
-        raise ValueError(f"unknown distribution {name!r}; choose one of {', '.join(DISTRIBUTIONS)}")
-    if dim < 1:
-        raise ValueError(f"the index dimension must be at least 1, got {dim}")
+    """Makes a distribution by its name."""
+    checks.one_of("distribution", name, tuple(DISTRIBUTIONS))
     return DISTRIBUTIONS[name](dim)

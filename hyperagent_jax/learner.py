@@ -1,31 +1,117 @@
 """The one learner: Double-DQN's update for any epistemic network, loss and optimiser."""
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
 import optax
 
+from hyperagent_jax import binding
+from hyperagent_jax import checks
+from hyperagent_jax import lazy_adam
 from hyperagent_jax import losses
 from hyperagent_jax import optimizers
-from hyperagent_jax import parameters
 from hyperagent_jax import types
 from hyperagent_jax.networks import epistemic
 
+LearnerState = types.LearnerState
+Metrics = dict[str, types.Array]
 
-class LearnerState(NamedTuple):
-    """State of a learner.
 
-    Attributes:
-        store: online and target parameters and the optimiser's state (see parameters.py).
-        prior: the fixed prior; never part of what is optimised.
-        count: number of updates so far.
-    """
+class InitFn(Protocol):
+    """Initialises a learner."""
 
-    store: Any
-    prior: types.Params
-    count: types.Array
+    def __call__(self, key: types.PRNGKey, /) -> LearnerState:
+        """Returns the state before the first update."""
+
+
+class StepFn(Protocol):
+    """An update that draws its own random numbers."""
+
+    def __call__(
+        self, state: LearnerState, batch: types.Batch, key: types.PRNGKey, /
+    ) -> tuple[LearnerState, Metrics]:
+        """Returns the state after the update, and metrics."""
+
+
+class UpdateFn(Protocol):
+    """An update with random numbers drawn before."""
+
+    def __call__(
+        self, state: LearnerState, batch: types.Batch, noise: losses.LossNoise, /
+    ) -> tuple[LearnerState, Metrics]:
+        """Returns the state after the update, and metrics."""
+
+
+class VariablesFn(Protocol):
+    """Reads a state."""
+
+    def __call__(self, state: LearnerState, /) -> types.Variables:
+        """Returns the network's variables."""
+
+
+class ParamsFn(Protocol):
+    """Reads the parameters of a state."""
+
+    def __call__(self, state: LearnerState, /) -> types.Params:
+        """Returns whole online parameters."""
+
+
+class ParamsAtFn(Protocol):
+    """Reads the parameters that matter at one observation."""
+
+    def __call__(self, state: LearnerState, observation: types.Array, /) -> tuple[types.Params, types.Array]:
+        """Returns online parameters and the observation to use with them."""
+
+
+class ValuesFn(Protocol):
+    """Evaluates the online network."""
+
+    def __call__(
+        self,
+        state: LearnerState,
+        observation: types.Array,
+        indices: types.Array,
+        prior: types.Belief | None = None,
+    ) -> types.Array:
+        """Returns Q-values [n, num_actions] of one observation at indices [n, M]."""
+
+
+class BatchLossFn(Protocol):
+    """The loss of a batch."""
+
+    def __call__(
+        self,
+        params: types.Params,
+        target_params: types.Params,
+        prior: types.Params,
+        batch: types.Batch,
+        noise: losses.LossNoise,
+        /,
+    ) -> tuple[types.Array, types.Array]:
+        """Returns a scalar and the losses [B]."""
+
+
+class ValueAndGradFn(Protocol):
+    """The loss of a batch with its gradient."""
+
+    def __call__(
+        self,
+        params: types.Params,
+        target_params: types.Params,
+        prior: types.Params,
+        batch: types.Batch,
+        noise: losses.LossNoise,
+        /,
+    ) -> tuple[tuple[types.Array, types.Array], types.Params]:
+        """Returns ((scalar, losses [B]), gradient)."""
+
+
+class ApplyGradientFn(Protocol):
+    """The optimiser's step."""
+
+    def __call__(self, state: LearnerState, gradient: types.Params, /, **extra_args: Any) -> LearnerState:
+        """Returns the state after the update."""
 
 
 class Learner(NamedTuple):
@@ -34,21 +120,164 @@ class Learner(NamedTuple):
     Attributes:
         init: maps a key to a LearnerState.
         step: maps (state, batch, key) to (state, metrics): the `losses` of the transitions [B], which
-            prioritised replays want, and the `loss`, their mean plus any regulariser and penalty.
+            prioritised replays need, and the `loss`, their weighted mean plus any regulariser and penalty.
+        update: `step` with random numbers instead of a key, for loops that draw for many steps at once.
+        draw: maps (key, batch_size) to the random numbers of one step.
         variables: maps a state to the network's Variables. Outside jit these are the state's own arrays: copy them
             before a step that donates the state.
         values: maps (state, observation, indices [n, M]) to Q-values [n, num_actions]; takes the prior's belief
             as a fourth argument if it is known.
-        draw: maps (key, batch_size) to the random numbers of one step.
-        update: `step` with those numbers instead of a key, for loops that draw many steps at once.
+        batch_loss: maps (params, target_params, prior, batch, noise) to (scalar, losses [B]), for training loops
+            with their own gradients or targets; without the gradient penalty.
+        value_and_grad: maps the same to ((scalar, losses [B]), gradient), with regulariser and gradient penalty.
+        apply_gradient: maps (state, gradient) to the state after one step of the optimiser and of the target.
+            `update` is `value_and_grad` at the state's own parameters, then this one; put a `pmean` in between to
+            train on several devices. Keyword arguments go to the optimiser.
     """
 
-    init: Callable[[types.PRNGKey], LearnerState]
-    step: Callable[[LearnerState, types.Batch, types.PRNGKey], tuple[LearnerState, dict[str, types.Array]]]
-    variables: Callable[[LearnerState], types.Variables]
-    values: Callable[..., types.Array]
-    draw: Callable[[types.PRNGKey, int], losses.LossNoise]
-    update: Callable[[LearnerState, types.Batch, losses.LossNoise], tuple[LearnerState, dict[str, types.Array]]]
+    init: InitFn
+    step: StepFn
+    update: UpdateFn
+    draw: losses.DrawFn
+    variables: VariablesFn
+    values: ValuesFn
+    batch_loss: BatchLossFn
+    value_and_grad: ValueAndGradFn
+    apply_gradient: ApplyGradientFn
+
+
+def init(
+    key: types.PRNGKey, *, network: epistemic.EpistemicNetwork, optimizer: optax.GradientTransformation
+) -> LearnerState:
+    """Initialises a learner's state from a random key."""
+    params, prior = network.init(key)
+    # A copy, because a state that holds the same array twice cannot be donated.
+    target_params = jax.tree.map(jnp.copy, params)
+    return LearnerState(params, target_params, optimizer.init(params), prior, jnp.zeros((), jnp.int32))
+
+
+def apply_gradient(
+    state: LearnerState,
+    gradient: types.Params,
+    *,
+    optimizer: optax.GradientTransformationExtraArgs,
+    target_period: int | types.Array,
+    polyak: float | types.Array | None,
+    **extra_args: Any,
+) -> LearnerState:
+    """Updates online and target parameters with a gradient.
+
+    Args:
+        state: the learner's state.
+        gradient: a gradient like `state.params`.
+        optimizer: the optimiser.
+        target_period: see `make_learner`.
+        polyak: see `make_learner`.
+        **extra_args: further arguments of the optimiser's update, such as `value`; ignored by those without.
+
+    Returns:
+        The state after the update.
+    """
+    updates, opt_state = optimizer.update(gradient, state.opt_state, state.params, **extra_args)
+    params, count = optax.apply_updates(state.params, updates), state.count + 1
+    if polyak is None:
+        target_params = optax.periodic_update(params, state.target_params, count, target_period)
+    else:
+        target_params = optax.incremental_update(params, state.target_params, polyak)
+    return LearnerState(params, target_params, opt_state, state.prior, count)
+
+
+def update(
+    state: LearnerState,
+    batch: types.Batch,
+    noise: losses.LossNoise,
+    *,
+    value_and_grad: ValueAndGradFn,
+    apply_gradient: ApplyGradientFn,
+) -> tuple[LearnerState, Metrics]:
+    """Updates the parameters on a batch.
+
+    Args:
+        state: the learner's state.
+        batch: a Batch of B transitions.
+        noise: the random numbers of the update, from `Learner.draw`.
+        value_and_grad: computes the gradient.
+        apply_gradient: applies it.
+
+    Returns:
+        The state after the update, and metrics: the unweighted `losses` of the transitions [B], and the `loss`,
+        their weighted mean plus any regulariser and penalty.
+    """
+
+    def of_params(params: types.Params) -> tuple[tuple[types.Array, types.Array], types.Params]:
+        return value_and_grad(params, state.target_params, state.prior, batch, noise)
+
+    (value, each), gradient = of_params(state.params)
+    new_state = apply_gradient(
+        state, gradient, value=value, grad=gradient, value_fn=lambda params: of_params(params)[0][0]
+    )
+    return new_state, {"loss": value, "losses": each}
+
+
+def step(
+    state: LearnerState, batch: types.Batch, key: types.PRNGKey, *, draw: losses.DrawFn, update: UpdateFn
+) -> tuple[LearnerState, Metrics]:
+    """Updates the parameters on a batch, with random numbers from a key.
+
+    Args:
+        state: the learner's state.
+        batch: a Batch of B transitions.
+        key: random key.
+        draw: draws the random numbers.
+        update: updates with them.
+
+    Returns:
+        The state after the update, and metrics: the unweighted `losses` of the transitions [B], and the `loss`,
+        their weighted mean plus any regulariser and penalty.
+    """
+    return update(state, batch, draw(key, losses.check_batch(batch)))
+
+
+def variables(state: LearnerState, *, params: ParamsFn) -> types.Variables:
+    """Returns the network's variables: whole online parameters and the fixed prior."""
+    return types.Variables(params(state), state.prior)
+
+
+def values(
+    state: LearnerState,
+    observation: types.Array,
+    indices: types.Array,
+    prior: types.Belief | None = None,
+    *,
+    network: epistemic.EpistemicNetwork,
+    params_at: ParamsAtFn,
+) -> types.Array:
+    """Returns the online network's Q-values of one observation at several indices.
+
+    Args:
+        state: the learner's state.
+        observation: one observation.
+        indices: indices [n, M].
+        prior: the fixed prior's belief at the observation, if it is known.
+        network: the network.
+        params_at: reads the parameters.
+
+    Returns:
+        Q-values [n, num_actions].
+    """
+    params, local = params_at(state, observation)
+    if prior is None:
+        prior = network.prior(state.prior, observation)
+    belief = network.posterior(params, local, prior)
+    return jax.vmap(network.value, (None, None, 0))(params, belief, indices)
+
+
+def _params(state: LearnerState) -> types.Params:
+    return state.params
+
+
+def _params_at(state: LearnerState, observation: types.Array) -> tuple[types.Params, types.Array]:
+    return state.params, observation
 
 
 def make_learner(
@@ -56,99 +285,70 @@ def make_learner(
     loss: losses.Loss,
     optimizer: optax.GradientTransformation | optimizers.Adam,
     *,
-    target_period: int = 4,
+    target_period: int | types.Array = 4,
+    polyak: float | types.Array | None = None,
 ) -> Learner:
-    """Makes a learner (Algorithm 2, option 1).
+    """Makes a learner (Algorithm 2, option 1, of https://arxiv.org/abs/2402.10228).
 
     Args:
         network: the network to train.
         loss: loss of one transition.
-        optimizer: any optax optimiser, `optimizers.Adam`, or `LazyAdam` for networks on integer states.
-        target_period: the target parameters become a copy of the online ones before every update
-            whose number is a multiple of this.
+        optimizer: any optax optimiser, `optimizers.Adam`, or `lazy_adam.LazyAdam` for networks on integer states.
+            Optimisers with extra arguments (`optax.lbfgs`, `optax.contrib.reduce_on_plateau`) get `value`, `grad`
+            and `value_fn`.
+        target_period: the target parameters become a copy of the online ones after every update whose number,
+            counted from 1, is a multiple of this. May be traced.
+        polyak: tau of a moving target instead: after every update the target parameters become
+            (1 - tau) times themselves plus tau times the online ones. None for periodic copies.
 
     Returns:
         The Learner.
     """
-    if target_period < 1:
-        raise ValueError(f"target_period must be at least 1, got {target_period}")
-    if isinstance(optimizer, optimizers.LazyAdam):
+    is_optimizer = isinstance(optimizer, optimizers.Adam) or (
+        hasattr(optimizer, "init") and hasattr(optimizer, "update")
+    )
+    if not isinstance(loss, losses.Loss) or not is_optimizer:
+        raise ValueError(
+            "make_learner takes (network, loss, optimizer), a Loss before an optax optimiser, "
+            f"got a {type(loss).__name__} and a {type(optimizer).__name__}"
+        )
+    checks.whole_number("target_period", target_period, 1)
+    if polyak is not None:
+        checks.real_number("polyak", polyak, 0, 1, is_open=True)
+    batch_loss = binding.bind(losses.batch_loss, network=network, loss=loss, axes=None)
+    value_and_grad = binding.bind(losses.value_and_grad, network=network, loss=loss, axes=None)
+    params: ParamsFn = _params
+    params_at: ParamsAtFn = _params_at
+    if isinstance(optimizer, lazy_adam.LazyAdam):
         if not loss.has_local_gradient:
             raise ValueError(
                 "LazyAdam moves the rows at a batch's o_tm1 alone, which a regulariser, a penalty or a loss with "
                 "gradients at o_t does not: use Adam"
             )
+        if polyak is not None:
+            raise ValueError("LazyAdam has periodic target copies only: use target_period, or Adam with polyak")
         params_like = jax.eval_shape(lambda: network.init(jax.random.key(0)).params)
-        store = parameters.lazy_store(optimizer, target_period, params_like)
+        rules = lazy_adam.LazyRules(optimizer, target_period, params_like)
+        init_fn = binding.bind(lazy_adam.init, network=network, rules=rules)
+        update_fn = binding.bind(lazy_adam.update, network=network, loss=loss, rules=rules)
+        apply_fn = binding.bind(lazy_adam.apply_gradient, rules=rules)
+        params = binding.bind(lazy_adam.whole_params, rules=rules)
+        params_at = binding.bind(lazy_adam.params_at, rules=rules)
     else:
         if isinstance(optimizer, optimizers.Adam):
             optimizer = optimizer.transformation()
-        store = parameters.dense_store(optimizer, target_period)
-
-    def init(key):
-        variables = network.init(key)
-        return LearnerState(store.init(variables.params), variables.prior, jnp.zeros((), jnp.int32))
-
-    def update(state, batch, noise):
-        over_batch = jax.vmap(network.prior, (None, 0))
-        prior_tm1, prior_t = batch.prior_tm1, batch.prior_t
-        if prior_tm1 is None:
-            prior_tm1 = over_batch(state.prior, batch.transitions.o_tm1)
-        if prior_t is None:
-            prior_t = over_batch(state.prior, batch.transitions.o_t)
-        view = store.read(state.store, batch.transitions, state.count)
-
-        def over_transitions(apply, online):
-            per_transition = jax.vmap(apply, (view.axes, view.axes, 0, 0, 0, 0))
-            return per_transition(online, view.target, view.transitions, prior_tm1, prior_t, noise)
-
-        def with_regularizer(each, online):
-            value = jnp.mean(each)
-            if loss.regularizer is not None:
-                value += loss.regularizer(online, batch.replay_size)
-            return value
-
-        def batch_loss(online):
-            each = over_transitions(loss.apply, online)
-            return with_regularizer(each, online), each
-
-        def penalized_gradient(online):
-            # With g the gradient of the mean value and H its Hessian, the gradient of |g|^2 is 2 H g, and H v is
-            # how g moves along v. A pass back is linear in what it starts from, so its derivative at (parameters,
-            # mean value) in the direction (v, loss) is H v plus the gradient of the loss. One forward derivative
-            # of one pass back thus gives everything, where two passes back take four times as long.
-            def loss_and_value(online):
-                each, values = over_transitions(loss.apply_with_value, online)
-                value = with_regularizer(each, online)
-                return (value, jnp.mean(values)), (value, each)
-
-            def pull_back(online, cotangents):
-                _, transposed, aux = jax.vjp(loss_and_value, online, has_aux=True)
-                return transposed(cotangents)[0], aux
-
-            of_value, along, (value, each) = jax.linearize(pull_back, online, (0.0, 1.0), has_aux=True)
-            gradient = along(optax.tree.scale(2 * loss.gradient_penalty, of_value), (1.0, 0.0))
-            penalty = loss.gradient_penalty * optax.tree.norm(of_value, squared=True)
-            return (value + penalty, each), gradient
-
-        gradient_of_loss = jax.value_and_grad(batch_loss, has_aux=True)
-        if loss.gradient_penalty:
-            gradient_of_loss = penalized_gradient
-        (value, each), gradient = gradient_of_loss(view.online)
-        new_store = store.write(state.store, view, gradient, state.count)
-        return LearnerState(new_store, state.prior, state.count + 1), {"loss": value, "losses": each}
-
-    def step(state, batch, key):
-        return update(state, batch, loss.draw(key, batch.transitions.a_tm1.shape[0]))
-
-    def variables(state):
-        return types.Variables(store.params(state.store, state.count), state.prior)
-
-    def values(state, observation, indices, prior=None):
-        params, local = store.params_at(state.store, observation, state.count)
-        if prior is None:
-            prior = network.prior(state.prior, observation)
-        belief = network.posterior(params, local, prior)
-        return jax.vmap(network.value, (None, None, 0))(params, belief, indices)
-
-    return Learner(init, step, variables, values, loss.draw, update)
+        optimizer = optax.with_extra_args_support(optimizer)
+        init_fn = binding.bind(init, network=network, optimizer=optimizer)
+        apply_fn = binding.bind(apply_gradient, optimizer=optimizer, target_period=target_period, polyak=polyak)
+        update_fn = binding.bind(update, value_and_grad=value_and_grad, apply_gradient=apply_fn)
+    return Learner(
+        init=init_fn,
+        step=binding.bind(step, draw=loss.draw, update=update_fn),
+        update=update_fn,
+        draw=loss.draw,
+        variables=binding.bind(variables, params=params),
+        values=binding.bind(values, network=network, params_at=params_at),
+        batch_loss=batch_loss,
+        value_and_grad=value_and_grad,
+        apply_gradient=apply_fn,
+    )

@@ -3,7 +3,7 @@
 On a CPU threefry takes longer than the network of a small agent. A `hash_key` derives its children
 (split, fold_in) with threefry and its bits by hashing a counter twice with a 32-bit mixer, ten times faster.
 It works with every function of jax.random and, unlike XLA's own generator ("rbg"), gives under vmap what it
-gives alone. It is made for simulation, not for secrets.
+gives alone. It is for simulation, not for cryptography.
 """
 
 import jax
@@ -13,18 +13,18 @@ import jax.numpy as jnp
 from hyperagent_jax import types
 
 
-def _threefry(data):
+def _threefry(data: types.Array) -> types.PRNGKey:
     return jax.random.wrap_key_data(data, impl="threefry2x32")
 
 
-def _mix(x):
-    """An invertible 32-bit mixer (xorshift-multiply) in which every input bit reaches every output bit."""
+def _mix(x: types.Array) -> types.Array:
+    """Applies an invertible 32-bit mixer (xorshift-multiply) in which every input bit reaches every output bit."""
     x = (x ^ (x >> 16)) * jnp.uint32(0x7FEB352D)
     x = (x ^ (x >> 15)) * jnp.uint32(0x846CA68B)
     return x ^ (x >> 16)
 
 
-def _random_bits(data, bit_width, shape):
+def _random_bits(data: types.Array, bit_width: int, shape: tuple[int, ...]) -> types.Array:
     if bit_width != 32:  # rare widths are not worth a second generator
         return jax.random.bits(_threefry(data), shape, f"uint{bit_width}")
     size = 1

@@ -6,6 +6,8 @@ import zlib
 import jax
 import numpy as np
 
+from hyperagent_jax import checks
+
 # Largest seed of a run.
 MAX_SEED = 2**31
 
@@ -46,15 +48,23 @@ class Batch(NamedTuple):
             (eq. 5). May be None when the loss has no regulariser.
         prior_tm1: fixed prior beliefs at o_tm1 if they were stored; None to compute them.
         prior_t: fixed prior beliefs at o_t if they were stored; None to compute them.
+        weights: importance weights of the losses, [B]; None for ones.
     """
 
     transitions: Transition
     replay_size: Array | None = None
     prior_tm1: Belief | None = None
     prior_t: Belief | None = None
+    weights: Array | None = None
 
 
-class EnvironmentSpec(NamedTuple):
+class _EnvironmentSpec(NamedTuple):
+    num_actions: int
+    observation_shape: tuple[int, ...]
+    num_states: int | None = None
+
+
+class EnvironmentSpec(_EnvironmentSpec):
     """What an agent must know of an environment to be built.
 
     Attributes:
@@ -63,13 +73,26 @@ class EnvironmentSpec(NamedTuple):
         num_states: number of integer states, or None when observations are arrays.
     """
 
-    num_actions: int
-    observation_shape: tuple[int, ...]
-    num_states: int | None = None
+    __slots__ = ()
+
+    def __new__(
+        cls, num_actions: int, observation_shape: tuple[int, ...], num_states: int | None = None
+    ) -> "EnvironmentSpec":
+        checks.whole_number("num_actions", num_actions, 1)
+        for length in observation_shape:
+            checks.whole_number("every length in observation_shape", length, 1)
+        if num_states is not None:
+            checks.whole_number("num_states", num_states, 1)
+            if len(observation_shape):
+                raise ValueError(
+                    "num_states is for integer observations, whose observation_shape is (), "
+                    f"got observation_shape {observation_shape}: leave num_states out"
+                )
+        return super().__new__(cls, num_actions, observation_shape, num_states)
 
 
 class Variables(NamedTuple):
-    """Everything a network is made of.
+    """Everything a network consists of.
 
     Attributes:
         params: the learnable part, the only thing an optimiser ever sees.
@@ -78,6 +101,25 @@ class Variables(NamedTuple):
 
     params: Params
     prior: Params
+
+
+class LearnerState(NamedTuple):
+    """State of a learner.
+
+    Attributes:
+        params: online parameters. With `LazyAdam` all but the tables of rows, which are in `opt_state`;
+            `Learner.variables` returns whole parameters in either case.
+        target_params: parameters of the bootstrap target, like `params`.
+        opt_state: the optimiser's state; a `lazy_adam.LazyState` with `LazyAdam`.
+        prior: the fixed prior; never part of what is optimised.
+        count: number of updates so far.
+    """
+
+    params: Params
+    target_params: Params
+    opt_state: Any
+    prior: Params
+    count: Array  # type: ignore[assignment]  # hides tuple.count
 
 
 def fold_in_tag(key: PRNGKey, tag: str) -> PRNGKey:

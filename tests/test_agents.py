@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from hyperagent_jax import agents
+from hyperagent_jax import lazy_adam
 from hyperagent_jax import losses
-from hyperagent_jax import optimizers
 from hyperagent_jax import types
 from hyperagent_jax.agents import base
 from hyperagent_jax.agents import hyperagent
@@ -29,7 +29,7 @@ def optimizer_for(num_states, regularizer=None, **settings):
 def test_auto_chooses_the_lazy_optimizer_where_it_applies():
     constants = dict(learning_rate=0.1, adam_b1=0.8, adam_b2=0.99, adam_eps=0.2, max_grad_norm=3.0)
     lazy = optimizer_for(1024, **constants)
-    assert isinstance(lazy, optimizers.LazyAdam)
+    assert isinstance(lazy, lazy_adam.LazyAdam)
     assert tuple(lazy) == (0.1, 0.8, 0.99, 0.2, 3.0)
     for chosen in (
         optimizer_for(1023),
@@ -37,13 +37,13 @@ def test_auto_chooses_the_lazy_optimizer_where_it_applies():
         optimizer_for(1024, regularizer=lambda params, size: 0.0),
         optimizer_for(1024, adam_b1=0.99),
     ):
-        assert not isinstance(chosen, optimizers.LazyAdam)
-    assert isinstance(optimizer_for(2, optimizer="lazy_adam"), optimizers.LazyAdam)
+        assert not isinstance(chosen, lazy_adam.LazyAdam)
+    assert isinstance(optimizer_for(2, optimizer="lazy_adam"), lazy_adam.LazyAdam)
 
 
 def test_auto_does_not_trust_a_loss_of_ones_own():
     spec = STATES._replace(num_states=1024)
-    assert not isinstance(base.make_optimizer(base.Config(), spec, losses.Loss(None, None)), optimizers.LazyAdam)
+    assert not isinstance(base.make_optimizer(base.Config(), spec, losses.Loss(None, None)), lazy_adam.LazyAdam)
 
 
 @pytest.mark.parametrize(

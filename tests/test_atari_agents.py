@@ -140,7 +140,7 @@ def test_loss_in_numpy(name):
     batch = make_batch(agent, np.random.default_rng(0))
     key = prng.hash_key(jax.random.key(1))
     noise = agent.learner.draw(key, BATCH)
-    params = state.store.online
+    params = state.params
     scale = 1.0 if name == "ddqn" else 0.1
     t = batch.transitions
     belief_tm1 = coefficients_of(params, t.o_tm1, scale) + batch.prior_tm1
@@ -165,9 +165,9 @@ def test_loss_in_numpy(name):
 
 def test_hyperagent_has_as_many_parameters_as_the_released_code():
     _, state = make_state("hyperagent")
-    assert sum(leaf.size for leaf in jax.tree.leaves(state.store.online)) == 888_736
+    assert sum(leaf.size for leaf in jax.tree.leaves(state.params)) == 888_736
     _, plain = make_state("ddqn")
-    assert sum(leaf.size for leaf in jax.tree.leaves(plain.store.online)) == 888_736 - 256 * 6 * 4 + 6
+    assert sum(leaf.size for leaf in jax.tree.leaves(plain.params)) == 888_736 - 256 * 6 * 4 + 6
 
 
 def test_prior_is_that_of_the_released_code():
@@ -226,14 +226,14 @@ def test_gradient_penalty_against_numpy():
             np.zeros((6, 0)),
         )
     )
-    params = jax.tree.map(lambda x: np.asarray(x, np.float64), state.store.online)
+    params = jax.tree.map(lambda x: np.asarray(x, np.float64), state.params)
     after, metrics = jax.jit(learner.step)(state, batch, jax.random.key(1))
     without = numpy_objective(params, params, batch, 0.0)
     expected = numpy_objective(params, params, batch, factor)
     assert expected > 1.05 * without
     assert metrics["loss"] == pytest.approx(expected, rel=1e-5)
     flat, treedef = jax.tree.flatten(params)
-    moved = jax.tree.leaves(after.store.online)
+    moved = jax.tree.leaves(after.params)
     for i, leaf in enumerate(flat):
         for j in range(leaf.size):
             values = []

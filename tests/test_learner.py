@@ -10,6 +10,7 @@ import optax
 import pytest
 
 from hyperagent_jax import indices
+from hyperagent_jax import lazy_adam
 from hyperagent_jax import learner as learner_lib
 from hyperagent_jax import losses
 from hyperagent_jax import optimizers
@@ -46,7 +47,7 @@ def make_learner(optimizer="adam", target_period=4, table=True, beta=0.0, max_gr
     loss = losses.with_prior_regularization(losses.make_td_loss(network, sigma=0.1, **kwargs), beta)
     optimizer = {
         "adam": optimizers.Adam(max_grad_norm=max_grad_norm),
-        "lazy_adam": optimizers.LazyAdam(max_grad_norm=max_grad_norm),
+        "lazy_adam": lazy_adam.LazyAdam(max_grad_norm=max_grad_norm),
     }[optimizer]
     learner = learner_lib.make_learner(network, loss, optimizer, target_period=target_period)
     return learner._replace(step=jax.jit(learner.step))
@@ -102,7 +103,7 @@ def test_one_step_is_adam_on_the_mean_loss(beta, max_grad_norm):
     transitions = make_transitions(np.random.default_rng(0), 3)
     key = make_key(3)
     noise = loss.draw(key, 3)
-    params = state.store.online
+    params = state.params
 
     def mean_loss(online):
         total = 0.0
@@ -120,8 +121,8 @@ def test_one_step_is_adam_on_the_mean_loss(beta, max_grad_norm):
     expected = jax.tree.map(lambda p, g: p - 1e-3 * g / (np.abs(g) + 1.5e-4), params, clipped)
     after, metrics = learner.step(state, types.Batch(transitions, jnp.array(200)), key)
     assert metrics["loss"] == pytest.approx(float(value), rel=1e-5)
-    assert max_difference(after.store.online, expected) < 1e-6
-    assert max_difference(after.store.online, params) > 5e-4
+    assert max_difference(after.params, expected) < 1e-6
+    assert max_difference(after.params, params) > 5e-4
     assert after.count == 1
 
 
@@ -149,12 +150,12 @@ def test_target_is_copied_before_every_period(target_period):
     rng = np.random.default_rng(0)
     online = []
     for count in range(9):
-        online.append(state.store.online)
+        online.append(state.params)
         state, _ = learner.step(state, types.Batch(make_transitions(rng, BATCH_SIZE)), make_key(count))
         # The update number `count` has used the parameters of the last multiple of the period.
         copied = count - count % target_period
-        jax.tree.map(np.testing.assert_array_equal, state.store.target, online[copied])
-        assert max_difference(state.store.online, online[-1]) > 1e-4
+        jax.tree.map(np.testing.assert_array_equal, state.target_params, online[copied])
+        assert max_difference(state.params, online[-1]) > 1e-4
 
 
 def test_steps_vmap_over_seeds():
@@ -207,15 +208,15 @@ def test_errors():
     network = make_network()
     loss = losses.make_td_loss(network)
     with pytest.raises(ValueError, match="target_period must be at least 1, got 0"):
-        learner_lib.make_learner(network, loss, optimizers.LazyAdam(), target_period=0)
+        learner_lib.make_learner(network, loss, lazy_adam.LazyAdam(), target_period=0)
     with pytest.raises(ValueError, match="regulariser.*use Adam"):
         regularized = losses.with_prior_regularization(loss, 0.1)
-        learner_lib.make_learner(network, regularized, optimizers.LazyAdam())
+        learner_lib.make_learner(network, regularized, lazy_adam.LazyAdam())
     with pytest.raises(ValueError, match="gradients at o_t.*use Adam"):  # of a loss of one's own nothing is known
-        learner_lib.make_learner(network, losses.Loss(loss.draw, loss.apply), optimizers.LazyAdam())
+        learner_lib.make_learner(network, losses.Loss(loss.draw, loss.apply), lazy_adam.LazyAdam())
     dense = epistemic.make_hyper_network(torsos.Mlp((4,)), 2, indices.sphere(DIM), jnp.zeros(3))
     with pytest.raises(ValueError, match="needs parameters named 'rows'"):
-        learner_lib.make_learner(dense, losses.make_td_loss(dense), optimizers.LazyAdam())
+        learner_lib.make_learner(dense, losses.make_td_loss(dense), lazy_adam.LazyAdam())
 
 
 def test_what_a_batch_must_have():
@@ -319,13 +320,13 @@ def test_the_reference_is_optax():
 def advance_rows(adam, updated, age):
     """RowAdvance on one row of zeros, MU and NU for every pair of `updated` and `age`."""
     updated, age = np.array(updated), np.array(age)
-    rows = optimizers.Rows(*(np.tile(np.float32(x), (len(updated), 1)) for x in (0 * MU, MU, NU)))
-    return optimizers.RowAdvance(adam)(rows, jnp.asarray(updated), jnp.asarray(updated + age))
+    rows = lazy_adam.Rows(*(np.tile(np.float32(x), (len(updated), 1)) for x in (0 * MU, MU, NU)))
+    return lazy_adam.RowAdvance(adam)(rows, jnp.asarray(updated), jnp.asarray(updated + age))
 
 
 @pytest.mark.parametrize("updated", [1, 2, 5, 20, 100, 129, 1_000, 50_000])
 def test_row_advance_equals_steps_without_gradient(updated):
-    adam = optimizers.LazyAdam()
+    adam = lazy_adam.LazyAdam()
     ages = [1, 2, 3, 7, 20, 64, 256, 257, 1_000]
     tolerance = 1e-2 if updated < 100 else 1e-5
     rows = advance_rows(adam, [updated] * len(ages), ages)
@@ -337,7 +338,7 @@ def test_row_advance_equals_steps_without_gradient(updated):
 
 
 def test_row_advance_never_goes_back():
-    rows = advance_rows(optimizers.LazyAdam(), [10, 10], [0, -3])
+    rows = advance_rows(lazy_adam.LazyAdam(), [10, 10], [0, -3])
     np.testing.assert_array_equal(rows.value, np.zeros((2, len(NU))))
     np.testing.assert_allclose(rows.mu, np.tile(MU, (2, 1)), rtol=1e-6)
     np.testing.assert_allclose(rows.nu, np.tile(NU, (2, 1)), rtol=1e-6)
@@ -345,7 +346,7 @@ def test_row_advance_never_goes_back():
 
 @pytest.mark.parametrize("constants", [dict(b1=0.5), dict(b1=0.01), dict(b2=0.99), dict(b2=0.9999)])
 def test_row_advance_with_other_decay_rates(constants):
-    adam = optimizers.LazyAdam(**constants)
+    adam = lazy_adam.LazyAdam(**constants)
     pairs = [(200, 1), (200, 100), (1_000, 30)]
     rows = advance_rows(adam, *zip(*pairs, strict=True))
     for i, (updated, age) in enumerate(pairs):
@@ -358,4 +359,4 @@ def test_decay_rates_that_would_be_wrong_are_refused(constants):
     # The rules of RowAdvance end where 0.9 ** n is nothing; with b1 = 0.99 moves would be wrong by a third.
     network = make_network()
     with pytest.raises(ValueError, match="LazyAdam needs.*use Adam"):
-        learner_lib.make_learner(network, losses.make_td_loss(network), optimizers.LazyAdam(**constants))
+        learner_lib.make_learner(network, losses.make_td_loss(network), lazy_adam.LazyAdam(**constants))

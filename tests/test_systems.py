@@ -355,7 +355,7 @@ def test_loss_equals_the_papers_formula(name):
     _, info = update(state, types.Batch(batch), noises[2])
 
     prior = in_numpy(state.prior)
-    online, target = in_numpy(state.store.online), in_numpy(state.store.target)
+    online, target = in_numpy(state.params), in_numpy(state.target_params)
     assert np.any(jax.tree.leaves(online)[0] != jax.tree.leaves(target)[0])
 
     def values(function, params):

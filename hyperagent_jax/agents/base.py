@@ -14,6 +14,7 @@ import optax
 
 from hyperagent_jax import actor as actor_lib
 from hyperagent_jax import indices
+from hyperagent_jax import lazy_adam
 from hyperagent_jax import learner as learner_lib
 from hyperagent_jax import losses
 from hyperagent_jax import optimizers
@@ -181,20 +182,20 @@ def make_replay(config: Config) -> ring.Ring:
 
 def make_optimizer(
     config: Config, spec: types.EnvironmentSpec, loss: losses.Loss
-) -> optax.GradientTransformation | optimizers.LazyAdam:
+) -> optax.GradientTransformation | lazy_adam.LazyAdam:
     """The optimiser that `config.optimizer` names."""
     constants = (config.learning_rate, config.adam_b1, config.adam_b2, config.adam_eps, config.max_grad_norm)
-    adam, lazy_adam = optimizers.Adam(*constants), optimizers.LazyAdam(*constants)
+    adam, lazy = optimizers.Adam(*constants), lazy_adam.LazyAdam(*constants)
     name = config.optimizer
     if name == "auto":
         many = spec.num_states is not None and spec.num_states >= 1024
-        name = "lazy_adam" if many and loss.has_local_gradient and lazy_adam.is_accurate else "adam"
+        name = "lazy_adam" if many and loss.has_local_gradient and lazy.is_accurate else "adam"
     if name == "adam":
         return adam.transformation()
     if name == "lazy_adam":
         if spec.num_states is None:
             raise ValueError("optimizer=lazy_adam needs integer observations: use optimizer=adam")
-        return lazy_adam
+        return lazy
     raise ValueError(f"unknown optimizer {name!r}; choose one of auto, adam, lazy_adam")
 
 

@@ -52,7 +52,7 @@ def make_agent(config: Config, spec: types.EnvironmentSpec) -> base.Agent:
         kind="enumerated",
         target_index="all" if config.optimistic else "dependent",
         double_q=config.double_q,
-        perturbation="mask",
+        is_masked=True,
     )
     return base.make_agent(
         config,

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 import dataclasses
-import math
 
 from hyperagent_jax import indices
 from hyperagent_jax import losses
@@ -147,15 +146,12 @@ def make_agent(
     """
     index = indices.make(config.index_distribution, config.index_dim)
     perturbation = indices.make(config.perturbation_distribution, config.index_dim)
-    if perturbation.second_moment is None or index.second_moment is None:
-        raise ValueError("index and perturbation need isotropic second moments, which bernoulli_mask has not")
-    # E[(xi^T z)^2] = M c_xi c_z; 1 for the unit-sphere index with z on the sphere of radius sqrt(M).
-    noise_std = math.sqrt(config.index_dim * index.second_moment * perturbation.second_moment)
     network = adapt(make_network(config, spec, index))
     loss = losses.make_td_loss(
         network,
         kind=config.loss,
-        sigma=config.sigma / noise_std,
+        sigma=config.sigma,
+        perturbation=perturbation,
         num_indices=config.num_indices,
         target_index=config.target_index,
         num_ois=config.num_ois,

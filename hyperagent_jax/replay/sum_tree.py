@@ -19,8 +19,9 @@ SumTree = tuple[types.Array, ...]
 
 
 def init(capacity: int) -> SumTree:
-    """A tree of zeros with (at least) the positions 0 .. capacity - 1."""
-    levels, length = [], capacity
+    """Makes a tree of zeros with (at least) the positions 0 .. capacity - 1."""
+    levels: list[types.Array] = []
+    length = capacity
     while not levels or length > 1:
         length = -(-length // _CHILDREN)
         levels.append(jnp.zeros((length, _CHILDREN)))
@@ -28,7 +29,7 @@ def init(capacity: int) -> SumTree:
 
 
 def total(tree: SumTree) -> types.Array:
-    """The sum of all weights."""
+    """Returns the sum of all weights."""
     return jnp.sum(tree[-1])
 
 
@@ -38,13 +39,13 @@ def set_weights(tree: SumTree, positions: types.Array, weights: types.Array) -> 
     levels = [leaves.reshape(tree[0].shape)]
     for level in tree[1:]:
         positions = positions // _CHILDREN
-        sums = jnp.sum(levels[-1][positions], axis=-1)  # summed anew, so that rounding errors do not add up
+        sums = jnp.sum(levels[-1][positions], axis=-1)  # whole sums: the errors of differences would add up
         levels.append(level.reshape(-1).at[positions].set(sums).reshape(level.shape))
     return tuple(levels)
 
 
 def find(tree: SumTree, quantiles: types.Array) -> types.Array:
-    """Positions [n] at quantiles [n], in [0, 1], of the weights, whose sum must be positive.
+    """Finds the positions [n] at quantiles [n], in [0, 1], of the weights, whose sum must be positive.
 
     Uniform quantiles draw positions in proportion to their weights.
     """

@@ -112,7 +112,9 @@ def trained_posterior(
         has_unit_prior=True,
         num_states=num_states,
     )
-    loss = losses.make_td_loss(network, kind="exact", sigma=config.sigma, double_q=False)
+    loss = losses.make_td_loss(
+        network, kind="exact", sigma=config.sigma, perturbation=indices.sphere(config.index_dim), double_q=False
+    )
     loss = losses.with_prior_regularization(loss, config.beta)
     rate = optax.cosine_decay_schedule(learning_rate, num_updates)
     learner = learner_lib.make_learner(network, loss, optax.adam(rate), target_period=10)

@@ -1,0 +1,49 @@
+"""Checks of settings: one clear line for every value a user can get wrong.
+
+The size of jax arrays is not checked: they may be traced, so that settings can be vmapped over.
+"""
+
+from collections.abc import Sequence
+import math
+import numbers
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+
+def whole_number(name: str, value: Any, low: int) -> None:
+    """Raises ValueError unless `value` is a whole number and at least `low`."""
+    if isinstance(value, jax.Array):
+        if not jnp.issubdtype(value.dtype, jnp.integer):
+            raise ValueError(f"{name} must be a whole number, got an array of {value.dtype}")
+        return
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+        raise ValueError(f"{name} must be a whole number, got {value!r}")
+    if value < low:
+        raise ValueError(f"{name} must be at least {low}, got {value}")
+
+
+def real_number(name: str, value: Any, low: float, high: float = math.inf, *, is_open: bool = False) -> None:
+    """Raises ValueError unless `value` is a finite number in [low, high], or in (low, high] when `is_open`."""
+    if isinstance(value, jax.Array):
+        return
+    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not math.isfinite(value):
+        raise ValueError(f"{name} must be a finite number, got {value!r}")
+    number = float(value)
+    if not low <= number <= high or (is_open and number == low):
+        above = f"greater than {low}" if is_open else f"at least {low}"
+        below = "" if high == math.inf else f" and at most {high}"
+        raise ValueError(f"{name} must be {above}{below}, got {value}")
+
+
+def flag(name: str, value: Any) -> None:
+    """Raises ValueError unless `value` is True or False."""
+    if not isinstance(value, bool):
+        raise ValueError(f"{name} must be True or False, got {value!r}")
+
+
+def one_of(name: str, value: Any, choices: Sequence[str]) -> None:
+    """Raises ValueError unless `value` is one of the names in `choices`."""
+    if value not in choices:
+        raise ValueError(f"unknown {name} {value!r}; choose one of {', '.join(choices)}")

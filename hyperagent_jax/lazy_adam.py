@@ -1,0 +1,364 @@
+"""Lazy Adam: the same Adam for tables of rows, at the cost of the rows that a batch asks for.
+
+A network on integer states has a first layer that is a table of rows (`torsos.look_up_row`). This file has all
+that a learner needs to train it without visiting every row in every update: Adam's motion of rows without gradient
+in closed form (`RowAdvance`), the tables among a network's parameters (`RowTables`), and the functions that a
+learner binds (`init`, `update`, `apply_gradient`, `whole_params`, `params_at`).
+"""
+
+import math
+from typing import Any, NamedTuple
+
+from flax import traverse_util
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from hyperagent_jax import losses
+from hyperagent_jax import optimizers
+from hyperagent_jax import types
+from hyperagent_jax.networks import epistemic
+from hyperagent_jax.networks import torsos
+
+
+class LazyAdam(optimizers.Adam):
+    """`Adam` for networks whose first layer is a table of rows looked up by integer states.
+
+    Plain Adam visits every row in every update, because a row without a gradient still moves with its decaying
+    momentum. That motion can be summed up afterwards (`RowAdvance`), so this one brings a row up to date when a
+    batch next asks for it. The result is Adam's up to rounding, and the cost of an update does not grow with the
+    number of states.
+    """
+
+    @property
+    def is_accurate(self) -> bool:
+        """Whether the rules of `coasting_rules` are made for these decay rates."""
+        return 0 < self.b1 <= 0.9 and 0.99 <= self.b2 < 1
+
+
+# Beyond this many updates without gradient the momentum has decayed to nothing (0.9 ** 256 = 2e-12).
+_MAX_AGE = 256
+# Beyond this many updates the correction of the momentum's bias is one (0.9 ** 128 = 1e-6).
+_MAX_TIME = 128
+
+
+def coasting_rules(b1: float, b2: float) -> np.ndarray:
+    """Two-point Gauss rules for the sums over j = 1..age that `RowAdvance` needs.
+
+    The sum has the weights b1^j / (1 - b1^(time + j)) and a factor that is a smooth function of
+    s_j = sqrt((1 - b2^(time + j)) / b2^j), so the rules are those of the weights as a measure on s.
+
+    Returns:
+        [_MAX_TIME + 1, _MAX_AGE + 1, 4]: for every time and age two nodes j (real numbers) and two weights.
+    """
+    j = np.arange(1.0, _MAX_AGE + 1)
+    reached = np.tri(_MAX_AGE + 1, _MAX_AGE, -1)  # row `age` has ones at j <= age
+    per_time = []
+    for time in range(_MAX_TIME + 1):
+        mass = reached * b1**j / (1 - b1 ** (time + j))
+        total = mass.sum(axis=1)
+        mass /= np.maximum(total, 1e-30)[:, None]
+        s = np.sqrt(b2**-j - b2**time)
+        # The nodes are the eigenvalues of the measure's 2 x 2 Jacobi matrix, which its first three central
+        # moments determine; the weights follow from the eigenvectors (Golub and Welsch).
+        mean = mass @ s
+        centred = s - mean[:, None]
+        variance = (mass * centred**2).sum(axis=1)
+        skew = (mass * centred**3).sum(axis=1) / np.maximum(variance, 1e-30)
+        jacobi = np.stack([np.zeros_like(mean), *[np.sqrt(variance)] * 2, skew], axis=1).reshape(-1, 2, 2)
+        nodes, vectors = np.linalg.eigh(jacobi)
+        nodes = -np.log((mean[:, None] + nodes) ** 2 + b2**time) / np.log(b2)
+        per_time.append(np.concatenate([nodes, total[:, None] * vectors[:, 0] ** 2], axis=1))
+    rules = np.stack(per_time)
+    rules[:, 0, :2] = 1.0  # age 0 has no weight; any node will do
+    return rules.astype(np.float32)
+
+
+class Rows(NamedTuple):
+    """Rows under Adam; every field is [num_rows, width]."""
+
+    value: types.Array
+    mu: types.Array
+    nu: types.Array
+
+
+class RowAdvance:
+    """Adam's steps without gradient, any number of them at once.
+
+    Over the updates `updated + 1 .. now` Adam moves a row without gradient by
+        -lr sum_j [b1^j mu / (1 - b1^(updated + j))] / [sqrt(b2^j nu / (1 - b2^(updated + j))) + eps],
+    and a two-point Gauss rule gives that sum to a relative error of 1e-6 (of 3e-3 for rows last written in
+    the very first updates, when the corrections of the bias still change quickly).
+    """
+
+    def __init__(self, adam: LazyAdam):
+        if not adam.is_accurate:
+            raise ValueError(
+                f"LazyAdam needs 0 < b1 <= 0.9 and 0.99 <= b2 < 1, got {adam.b1} and {adam.b2}: use Adam"
+            )
+        self._adam = adam
+        self._rules = coasting_rules(adam.b1, adam.b2)
+
+    def __call__(self, rows: Rows, updated: types.Array, now: types.Array) -> Rows:
+        """Brings rows that include `updated` [num_rows] updates up to update `now`, never back."""
+        adam = self._adam
+        log_b1, log_b2 = float(np.log(adam.b1)), float(np.log(adam.b2))
+        age = jnp.maximum(now - updated, 0)
+        rule = jnp.asarray(self._rules)[jnp.minimum(updated, _MAX_TIME), jnp.minimum(age, _MAX_AGE)]
+        nodes, weights = rule[:, :2], adam.learning_rate * rule[:, 2:]
+        time = updated[:, None].astype(jnp.float32) + nodes
+        root_scale = jnp.sqrt(jnp.exp(log_b2 * nodes) / -jnp.expm1(log_b2 * time))
+        root_nu = jnp.sqrt(rows.nu)
+        first = root_scale[:, :1] * root_nu + adam.eps
+        second = root_scale[:, 1:] * root_nu + adam.eps
+        # weights[0] / first + weights[1] / second with one division
+        step = (weights[:, :1] * second + weights[:, 1:] * first) / (first * second)
+        decay = age[:, None].astype(jnp.float32)
+        return Rows(
+            rows.value - step * rows.mu, rows.mu * jnp.exp(log_b1 * decay), rows.nu * jnp.exp(log_b2 * decay)
+        )
+
+    def with_gradient(self, rows: Rows, gradient: types.Array, count: types.Array) -> Rows:
+        """One Adam update of rows that are up to date, as update number `count` (the first is 1)."""
+        adam = self._adam
+        mu = adam.b1 * rows.mu + (1 - adam.b1) * gradient
+        nu = adam.b2 * rows.nu + (1 - adam.b2) * gradient**2
+        time = count.astype(jnp.float32)
+        mu_scale = adam.learning_rate / -jnp.expm1(float(np.log(adam.b1)) * time)
+        root_scale = jax.lax.rsqrt(-jnp.expm1(float(np.log(adam.b2)) * time))
+        return Rows(rows.value - mu_scale * mu / (root_scale * jnp.sqrt(nu) + adam.eps), mu, nu)
+
+
+class RowTables:
+    """The tables of rows among a network's parameters, taken side by side as one, [num_rows, width].
+
+    A table is [num_rows, width], or [members, num_rows, width] in an ensemble. Leading batch axes, and
+    fewer rows than the network was made with, are allowed everywhere.
+    """
+
+    def __init__(self, params_like: types.Params):
+        flat = traverse_util.flatten_dict(params_like)
+        self._shapes = {path: leaf.shape for path, leaf in flat.items() if path[-1] == torsos.ROWS}
+        if len({shape[-2] for shape in self._shapes.values()}) != 1:
+            raise ValueError(f"LazyAdam needs parameters named {torsos.ROWS!r}, all with the same number of rows")
+
+    def split(self, params: types.Params) -> tuple[types.Params, types.Array]:
+        """Splits parameters into all but the tables, and the tables."""
+        flat = traverse_util.flatten_dict(params)
+        rows = []
+        for path, shape in self._shapes.items():
+            table = flat.pop(path)
+            if len(shape) == 3:  # the members' rows stand side by side
+                table = jnp.moveaxis(table, -3, -2)
+                table = table.reshape(*table.shape[:-2], shape[0] * shape[2])
+            rows.append(table)
+        return traverse_util.unflatten_dict(flat), jnp.concatenate(rows, axis=-1)
+
+    def join(self, rest: types.Params, rows: types.Array) -> types.Params:
+        """Joins what `split` has split."""
+        widths = [math.prod(shape) // shape[-2] for shape in self._shapes.values()]
+        tables = jnp.split(rows, np.cumsum(widths)[:-1], axis=-1)
+        for i, shape in enumerate(self._shapes.values()):
+            if len(shape) == 3:
+                members = tables[i].reshape(*rows.shape[:-1], shape[0], shape[2])
+                tables[i] = jnp.moveaxis(members, -2, -3)
+        return self._with_tables(rest, tables)
+
+    def batch_axes(self, rest: types.Params) -> types.Params:
+        """The vmap axes of joined parameters whose tables have a batch axis."""
+        return self._with_tables(jax.tree.map(lambda _: None, rest), [0] * len(self._shapes))
+
+    def _with_tables(self, rest: types.Params, tables: list[Any]) -> types.Params:
+        flat = traverse_util.flatten_dict(rest)
+        return traverse_util.unflatten_dict({**flat, **dict(zip(self._shapes, tables, strict=True))})
+
+
+class LazyState(NamedTuple):
+    """The `opt_state` of a learner with `LazyAdam`.
+
+    Attributes:
+        rest: Adam's state of all parameters but the tables.
+        rows: value, mu, nu and target of every row, [num_rows, 4, width]. The first three are as of the row's last
+            write. `target` is the row at the last target copy, valid only for rows written since.
+        updated: number of updates each row includes, [num_rows].
+    """
+
+    rest: optax.OptState
+    rows: types.Array
+    updated: types.Array
+
+
+class LazyRules:
+    """What does not change while a learner with `LazyAdam` runs.
+
+    Attributes:
+        adam: Adam's constants.
+        target_period: number of updates between target copies.
+        tables: the tables among the network's parameters.
+        advance: Adam's steps without gradient.
+        rest_optimizer: the optimiser of all other parameters; clipping is done before.
+    """
+
+    def __init__(self, adam: LazyAdam, target_period: int | types.Array, params_like: types.Params):
+        self.adam = adam
+        self.target_period = target_period
+        self.tables = RowTables(params_like)
+        self.advance = RowAdvance(adam)
+        self.rest_optimizer = optax.adam(adam.learning_rate, adam.b1, adam.b2, adam.eps)
+
+
+def init(key: types.PRNGKey, *, network: epistemic.EpistemicNetwork, rules: LazyRules) -> types.LearnerState:
+    """Initialises a learner's state from a random key."""
+    variables = network.init(key)
+    rest, table = rules.tables.split(variables.params)
+    zeros = jnp.zeros_like(table)
+    opt_state = LazyState(
+        rules.rest_optimizer.init(rest),
+        jnp.stack([table, zeros, zeros, table], axis=1),
+        jnp.zeros(table.shape[0], jnp.int32),
+    )
+    count = jnp.zeros((), jnp.int32)
+    # A copy, because a state that holds the same array twice cannot be donated.
+    return types.LearnerState(rest, jax.tree.map(jnp.copy, rest), opt_state, variables.prior, count)
+
+
+def _gather(opt_state: LazyState, states: types.Array) -> tuple[Rows, types.Array, types.Array]:
+    """Rows, target rows and numbers of updates of some states, as they are stored."""
+    packed = opt_state.rows[states]
+    return Rows(packed[:, 0], packed[:, 1], packed[:, 2]), packed[:, 3], opt_state.updated[states]
+
+
+def _up_to_date(
+    opt_state: LazyState, states: types.Array, count: types.Array, rules: LazyRules
+) -> tuple[Rows, types.Array, types.Array]:
+    """Like `_gather`, with rows as of update `count` and targets as of the last target copy."""
+    rows, target, updated = _gather(opt_state, states)
+    last_copy = count - count % rules.target_period
+    caught_up = rules.advance(rows, updated, last_copy).value
+    target = jnp.where((updated <= last_copy)[:, None], caught_up, target)
+    return rules.advance(rows, updated, count), target, updated
+
+
+def update(
+    state: types.LearnerState,
+    batch: types.Batch,
+    noise: losses.LossNoise,
+    *,
+    network: epistemic.EpistemicNetwork,
+    loss: losses.Loss,
+    rules: LazyRules,
+) -> tuple[types.LearnerState, dict[str, types.Array]]:
+    """Updates the parameters on a batch, reading and writing only the rows of its states.
+
+    Args:
+        state: the learner's state.
+        batch: a Batch of B transitions.
+        noise: the random numbers of the update.
+        network: the network.
+        loss: the loss of one transition.
+        rules: see `LazyRules`.
+
+    Returns:
+        The state after the update, and the metrics of `learner.update`.
+    """
+    batch_size = losses.check_batch(batch)
+    batch = losses.with_prior_beliefs(batch, state.prior, network)
+    transitions, tables = batch.transitions, rules.tables
+    states = jnp.concatenate([transitions.o_tm1, transitions.o_t])
+    rows, target, updated = _up_to_date(state.opt_state, states, state.count, rules)
+
+    def pair(x: types.Array) -> types.Array:  # every transition has its own table of two rows: o_tm1 and o_t
+        return jnp.stack([x[:batch_size], x[batch_size:]], axis=1)
+
+    first = jnp.zeros(batch_size, jnp.int32)
+    local = batch._replace(transitions=transitions._replace(o_tm1=first, o_t=first + 1))
+    (value, each), gradient = losses.value_and_grad(
+        tables.join(state.params, pair(rows.value)),
+        tables.join(state.target_params, pair(target)),
+        state.prior,
+        local,
+        noise,
+        network=network,
+        loss=loss,
+        axes=tables.batch_axes(state.params),
+    )
+    states = transitions.o_tm1
+    rows, target, updated = jax.tree.map(lambda x: x[:batch_size], (rows, target, updated))
+    rest_gradient, row_gradient = tables.split(gradient)
+    # A state may occur more than once in a batch: every occurrence gets the whole gradient of its
+    # row, so that all of them write the same thing.
+    same = (states[:, None] == states[None, :]).astype(jnp.float32)
+    row_gradient = jnp.matmul(same, row_gradient[:, 0], precision=jax.lax.Precision.HIGHEST)
+    squared_norm = optax.tree.norm(rest_gradient, squared=True) + jnp.sum(
+        jnp.sum(row_gradient**2, axis=1) / jnp.sum(same, axis=1)
+    )
+    params, target_params, opt_state, rows = _step(state, rest_gradient, rows, row_gradient, squared_norm, rules)
+    packed = jnp.stack([rows.value, rows.mu, rows.nu, target], axis=1)
+    # `updated` is never ahead of `count`. The maximum makes the write depend on the read, without which
+    # XLA copies the array in every step of a loop.
+    now = jnp.maximum(updated, state.count + 1)
+    opt_state = LazyState(
+        opt_state, state.opt_state.rows.at[states].set(packed), state.opt_state.updated.at[states].set(now)
+    )
+    new_state = types.LearnerState(params, target_params, opt_state, state.prior, state.count + 1)
+    return new_state, {"loss": value, "losses": each}
+
+
+def _step(
+    state: types.LearnerState,
+    rest_gradient: types.Params,
+    rows: Rows,
+    row_gradient: types.Array,
+    squared_norm: types.Array,
+    rules: LazyRules,
+) -> tuple[types.Params, types.Params, optax.OptState, Rows]:
+    """One step of Adam, with clipping: new params, target params and Adam's state of the rest, and new rows."""
+    max_norm = rules.adam.max_grad_norm
+    clip = jnp.minimum(1.0, max_norm * jax.lax.rsqrt(jnp.maximum(squared_norm, 1e-30)))
+    clipped = jax.tree.map(lambda g: clip * g, rest_gradient)
+    updates, opt_state = rules.rest_optimizer.update(clipped, state.opt_state.rest, state.params)
+    params = optax.apply_updates(state.params, updates)
+    count = state.count + 1
+    target_params = optax.periodic_update(params, state.target_params, count, rules.target_period)
+    return params, target_params, opt_state, rules.advance.with_gradient(rows, clip * row_gradient, count)
+
+
+def apply_gradient(
+    state: types.LearnerState, gradient: types.Params, *, rules: LazyRules, **extra_args: Any
+) -> types.LearnerState:
+    """Updates the parameters with the gradient of whole parameters; visits all rows, as plain Adam does.
+
+    Args:
+        state: the learner's state.
+        gradient: a gradient like the parameters of `Learner.variables`.
+        rules: see `LazyRules`.
+        **extra_args: ignored; other optimisers may need them.
+
+    Returns:
+        The state after the update.
+    """
+    del extra_args
+    num_rows = state.opt_state.rows.shape[0]
+    rows, target, _ = _up_to_date(state.opt_state, jnp.arange(num_rows), state.count, rules)
+    rest_gradient, row_gradient = rules.tables.split(gradient)
+    squared_norm = optax.tree.norm(rest_gradient, squared=True) + jnp.sum(row_gradient**2)
+    params, target_params, opt_state, rows = _step(state, rest_gradient, rows, row_gradient, squared_norm, rules)
+    packed = jnp.stack([rows.value, rows.mu, rows.nu, target], axis=1)
+    opt_state = LazyState(opt_state, packed, jnp.full_like(state.opt_state.updated, state.count + 1))
+    return types.LearnerState(params, target_params, opt_state, state.prior, state.count + 1)
+
+
+def whole_params(state: types.LearnerState, *, rules: LazyRules) -> types.Params:
+    """Returns the online parameters with all rows up to date."""
+    rows, _, updated = _gather(state.opt_state, jnp.arange(state.opt_state.rows.shape[0]))
+    return rules.tables.join(state.params, rules.advance(rows, updated, state.count).value)
+
+
+def params_at(
+    state: types.LearnerState, observation: types.Array, *, rules: LazyRules
+) -> tuple[types.Params, types.Array]:
+    """Returns online parameters with one row, that of an integer observation, and its place in them, 0."""
+    rows, _, updated = _gather(state.opt_state, observation[None])
+    params = rules.tables.join(state.params, rules.advance(rows, updated, state.count).value)
+    return params, jnp.zeros_like(observation)
