@@ -39,7 +39,7 @@ def main(rounds: int = 300, seed: int = 0) -> dict[str, float]:
     contexts, noise = rng.normal(size=(rounds, DIM)), SIGMA * rng.normal(size=(rounds, ARMS))
 
     index, z = hx.indices.gaussian(M), np.asarray(hx.indices.sphere(M).sample(z_key, (rounds,)))
-    network = hx.make_hyper_network(Features(), ARMS, index, contexts[0], prior_scale=SIGMA_0)
+    network = hx.make_hyper_network(Features(), ARMS, index, contexts[0], prior=hx.hyper_prior(SIGMA_0))
     loss = hx.losses.make_td_loss(network, kind="exact", sigma=SIGMA, double_q=False)
     loss = hx.losses.with_prior_regularization(loss, SIGMA**2 / SIGMA_0**2)
     learner = hx.make_learner(network, loss, optax.adam(optax.exponential_decay(0.03, 20 * rounds, 0.05)))

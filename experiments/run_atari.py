@@ -18,7 +18,7 @@ from hyperagent_jax import config as config_lib
 from hyperagent_jax import errors
 from hyperagent_jax import memory
 from hyperagent_jax import results
-from hyperagent_jax.agents import atari as presets
+from hyperagent_jax.agents import atari_presets as presets
 from hyperagent_jax.analysis import video
 from hyperagent_jax.environments import atari as games
 from hyperagent_jax.runners import atari
@@ -178,7 +178,7 @@ def main() -> int:
     protocol = config_lib.from_flags("protocol", atari.Protocol, _PROTOCOL, FLAGS)
     configs = _CONFIGS[FLAGS.preset]
     config = config_lib.from_flags(FLAGS.agent, configs[FLAGS.agent], configs, FLAGS)
-    config = atari.resolve(FLAGS.agent, config, protocol)
+    config = atari.resolve(config, protocol)
     names = _chosen_games()
     seeds = common.seeds()
     tasks = [atari.Task(game, FLAGS.agent, config, protocol, seed, "") for game in names for seed in seeds]

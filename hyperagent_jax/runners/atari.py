@@ -131,13 +131,9 @@ class Task:
         return config_lib.introduced(config=self.config, protocol=self.protocol)
 
 
-def resolve(agent: str, config: Any, protocol: Protocol) -> Any:
-    """An agent's config as it will run: a replay longer than the whole run would be is cut to it.
-
-    Its class is the agent's own, which other processes can import, whatever the preset it came from.
-    """
-    settings = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
-    return config_lib.for_run(agents.CONFIGS[agent](**settings), max(protocol.steps, protocol.num_envs))
+def resolve(config: Any, protocol: Protocol) -> Any:
+    """Returns a config as it will run: a replay longer than the whole run is shortened to it."""
+    return config_lib.for_run(config, max(protocol.steps, protocol.num_envs))
 
 
 def make_agent(task: Task) -> agents.Agent:
