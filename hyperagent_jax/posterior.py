@@ -22,7 +22,8 @@ def require_observations(network: epistemic.EpistemicNetwork, observations: Any,
         if has_batch and any(jnp.ndim(leaf) == 0 for leaf in jax.tree.leaves(observations)):
             raise ValueError("observations need a leading batch axis: use observations[None] for one observation")
         return
-    if jax.tree.structure(observations) != jax.tree.structure(network.observation):
+    structure: Any = jax.tree.structure(network.observation)
+    if jax.tree.structure(observations) != structure:
         raise ValueError(f"observations must be like {checks.describe(network.observation)}, got {observations!r}")
     pairs = zip(jax.tree.leaves(observations), jax.tree.leaves(network.observation), strict=True)
     for found, one in pairs:
@@ -92,16 +93,17 @@ def mean_and_std(
         The mean [B, num_actions] and the standard deviation [B, num_actions].
     """
     require_observations(network, observations, has_batch=True)
-    if network.is_linear and network.index.is_isotropic:
+    second_moment = network.index.second_moment
+    if network.is_linear and network.index.is_isotropic and second_moment is not None:
         beliefs = jax.vmap(network.belief, (None, 0))(variables, observations)
-        variance = network.index.second_moment * jnp.sum(beliefs[..., :-1] ** 2, axis=-1)
+        variance = second_moment * jnp.sum(beliefs[..., :-1] ** 2, axis=-1)
         return beliefs[..., -1], jnp.sqrt(variance)
     if network.index.support is not None:
         values = _values(network, variables, observations, jnp.asarray(network.index.support))
         return jnp.mean(values, axis=0), jnp.std(values, axis=0)
     if key is None or num_samples is None or num_samples < 2:
         raise ValueError(
-            "mean and standard deviation of this network have no closed form: give num_samples, at least 2, and a key"
+            "this network has no closed form of mean and standard deviation: give a key and num_samples, at least 2"
         )
     values = sample(network, variables, observations, key, num_samples)
     return jnp.mean(values, axis=0), jnp.std(values, axis=0, ddof=1)
@@ -110,8 +112,8 @@ def mean_and_std(
 def mean(network: epistemic.EpistemicNetwork, variables: types.Variables, observation: Any) -> types.Array:
     """Returns the mean Q-values [num_actions] of one observation over the index.
 
-    Where the mean has no closed form it returns the values at index zero: those of an epinet's plain network, or of
-    a hypermodel's mean weights.
+    Where the mean has no closed form it returns the values at index zero: those of an epinet's plain network, or
+    of a hypermodel's mean weights.
     """
     require_observations(network, observation, has_batch=False)
     if network.is_linear and network.index.is_isotropic:

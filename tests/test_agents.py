@@ -59,7 +59,7 @@ def test_auto_does_not_trust_a_loss_of_ones_own():
         (lambda: agents.CONFIGS["hyperagent_rmax"](unit_prior=False), "use unit_prior=True"),
         (
             lambda: agents.CONFIGS["hyperagent_rmax"](network="epinet"),
-            "linear in the index: use network=last_layer",
+            "in the index: use network=last_layer",
         ),
         (lambda: agents.make("hyperagent_rmax", STATES, prior_scale=0.0), "got the scale 0.0"),
         (lambda: losses.with_gradient_penalty(losses.Loss(None, None), 0.1), "needs a loss with apply_with_value"),

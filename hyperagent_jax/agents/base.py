@@ -5,7 +5,7 @@ import dataclasses
 import functools
 import math
 import numbers
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import flax.linen as nn
 import jax
@@ -102,7 +102,7 @@ class Config:
     gradient_penalty: float = 0.0
 
     def __post_init__(self) -> None:
-        kinds = {
+        kinds: dict[type, tuple[type, str]] = {
             bool: (bool, "True or False"),
             int: (numbers.Integral, "a whole number"),
             float: (numbers.Real, "a number"),
@@ -110,7 +110,7 @@ class Config:
         }
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
-            kind, text = kinds.get(field.type, (object, ""))
+            kind, text = kinds.get(cast(Any, field.type), (object, ""))
             if not isinstance(value, kind) or (isinstance(value, bool) and field.type in (int, float)):
                 raise ValueError(f"{field.name} must be {text}, got {value!r}")
         self.require(1, "batch_size", "updates_per_step", "target_period", "replay_capacity", "n_step")
@@ -235,5 +235,5 @@ def count_params(agent: Agent) -> int:
 
 
 def count_output_params(agent: Agent) -> int:
-    """Returns the number of learnable parameters outside torsos: what an agent adds to the features it shares with others."""
+    """Returns the number of learnable parameters outside torsos: what is not shared with other agents."""
     return sum(size for keys, size in _learnable(agent) if not any(key.startswith("torso") for key in keys))

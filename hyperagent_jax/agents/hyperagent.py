@@ -21,7 +21,7 @@ class Config(base.Config):
 
     Attributes:
         network: which layers the index generates: the "last_layer" (HyperAgent), the last layer with its bias
-            ("last_layer_bias", HyperDQN), "all_layers" (HyperModel), or those of an "epinet" next to a plain network.
+            ("last_layer_bias", HyperDQN), "all_layers" (HyperModel), or those of an "epinet" on a plain network.
         epinet_hidden_sizes: widths of the epinet's hidden layers.
         epinet_prior_hidden_sizes: widths of the hidden layers of its prior, index_dim fixed networks on the state.
         index_dim: dimension M of the index.
@@ -44,7 +44,8 @@ class Config(base.Config):
             state and action by themselves instead of by a network.
         posterior_scale: factor of the learnable part.
         prior_std: scale of the fixed prior's last layer (an epinet's prior has no such scale).
-        mean_init: how b and the prior's b_0 are initialised: as one vector on a "sphere" of radius prior_std, or "xavier".
+        mean_init: how b and the prior's b_0 are initialised: as one vector on a "sphere" of radius prior_std, or
+            "xavier".
     """
 
     network: str = "last_layer"
@@ -173,7 +174,7 @@ def make_agent(
     perturbation = indices.make(config.perturbation_distribution, config.index_dim)
     if perturbation.second_moment is None or index.second_moment is None:
         raise ValueError(
-            "the index and perturbation distributions must have isotropic second moments; 'bernoulli_mask' does not"
+            "index and perturbation distributions must have isotropic second moments; 'bernoulli_mask' does not"
         )
     # E[(xi^T z)^2] = M c_xi c_z; 1 for the unit-sphere index with z on the sphere of radius sqrt(M).
     noise_std = math.sqrt(config.index_dim * index.second_moment * perturbation.second_moment)

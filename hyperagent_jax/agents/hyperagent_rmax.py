@@ -4,12 +4,12 @@ On DeepSea an agent must try almost all N^2 pairs of cell and action, N in an ep
 depends on how evenly untried pairs attract it. Where the value of an untried pair is random, through an index or
 through how the network happens to generalise, the unlucky ones are skipped until they are all that is left: about
 N log N episodes. Where all are worth the same, the nearest is tried next, and episodes are linear in N. So this
-agent acts on, and bootstraps from, `unknown_value` where the uncertainty is still close to the prior's, and from the
+agent acts on, and bootstraps from, `unknown_value` where the uncertainty is still close to the prior's, and the
 mean where it is gone, so that what little is left of it does not add up along a path either. presets.py has its
 other settings: a prior that is drawn for every state and action by itself (for observations that are not integers,
 by a network), a lower discount, and the replay of `hyperagent_prioritized`.
 
-It is for environments with little randomness: one visit makes an action known. BUILD_NOTES.md has the measurements.
+It is for environments with little randomness: one visit makes an action known. BUILD_NOTES.md has measurements.
 """
 
 import dataclasses

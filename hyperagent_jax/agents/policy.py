@@ -14,8 +14,8 @@ CHOICES = ("sample", "mean")
 class Policy:
     """Maps observations to actions, without learning; keeps the index of the current episode.
 
-    With "sample" it acts as in evaluation: greedily in Q-values of sampled indices, which the agent's settings keep
-    for an episode or redraw for every step. With "mean" it is greedy in the mean over the index.
+    With "sample" it acts as in evaluation: greedily in Q-values of sampled indices, which are kept for an episode
+    or redrawn in every step, as the agent's settings say. With "mean" it is greedy in the mean over the index.
     """
 
     def __init__(

@@ -61,8 +61,8 @@ _OIS = dataclasses.replace(
 
 # On DeepSea the paper's settings retry for many episodes what they have just learned to fail, the more so the
 # fuller the replay is: with uniform samples a transition is drawn 128 / k times in episode k, so what is learned
-# at the frontier reaches the start later and later, and episodes to learn grow faster than the size. A seed is also
-# stuck for good when an action that it must try looks bad for every index. Hence, at any size:
+# at the frontier reaches the start later and later, and episodes to learn grow faster than the size. A seed is
+# also stuck for good when an action that it must try looks bad for every index. Hence, at any size:
 _PRIORITIZED = dataclasses.replace(
     _OIS, source="HyperAgent with OIS, prioritised replay and four updates per step"
 ).with_overrides(

@@ -29,9 +29,7 @@ def save_agent(path: str | os.PathLike, agent: base.Agent, variables: types.Vari
         variables: its variables, for example `agent.learner.variables(state)`.
     """
     if not agent.name or agent.spec is None:
-        raise ValueError(
-            "only agents made by agents.make or agents.make_agent can be saved: their name is missing"
-        )
+        raise ValueError("only agents made by agents.make or agents.make_agent can be saved: this has no name")
     expected = jax.eval_shape(agent.network.init, jax.random.key(0))
     if _shapes(variables) != _shapes(expected):
         raise ValueError(f"the variables are not those of this {agent.name}: use agent.learner.variables(state)")

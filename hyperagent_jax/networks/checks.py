@@ -28,7 +28,7 @@ def require_finite(**scales: Any) -> None:
     for name, scale in scales.items():
         if isinstance(scale, jax.core.Tracer):
             continue
-        is_number = isinstance(scale, numbers.Real | jax.Array) and np.ndim(scale) == 0
+        is_number = isinstance(scale, numbers.Real) or (isinstance(scale, jax.Array) and scale.ndim == 0)
         if not is_number or not math.isfinite(scale):
             raise ValueError(f"{name} must be a finite number, got {scale!r}")
 
@@ -36,7 +36,7 @@ def require_finite(**scales: Any) -> None:
 def require_widths(name: str, widths: Any) -> None:
     """Raises ValueError unless `widths` are one or more positive whole numbers."""
     is_list = isinstance(widths, tuple | list) and len(widths) > 0
-    if not is_list or not all(isinstance(width, numbers.Integral) and width >= 1 for width in widths):
+    if not is_list or not all(isinstance(width, numbers.Integral) and int(width) >= 1 for width in widths):
         raise ValueError(f"{name} must be one or more positive widths, got {widths!r}")
 
 
@@ -44,7 +44,8 @@ def example_observation(observation: Any, num_states: int | None = None) -> Any:
     """Returns zeros of the shape and type of an example observation.
 
     Args:
-        observation: an array, a number, nested lists of numbers, a jax.ShapeDtypeStruct, or a dict or tuple of these.
+        observation: an array, a number, nested lists of numbers, a jax.ShapeDtypeStruct, or a dict or tuple of
+            these.
         num_states: with integer observations, their number; the example must then be one integer.
     """
 

@@ -17,7 +17,7 @@ class CoefficientFn(NamedTuple):
 
     Attributes:
         init: maps a key to its parameters.
-        apply: maps (parameters, observation) to coefficients [num_actions, M + 1], the constant in the last column.
+        apply: maps (parameters, observation) to coefficients [num_actions, M + 1], the constant last.
     """
 
     init: Callable[[types.PRNGKey], types.Params]
@@ -47,7 +47,7 @@ def with_head(torso: Any, head: nn.Module, observation: Any) -> CoefficientFn:
         module = TorsoAndHead(torso, head)
         return CoefficientFn(
             lambda key: module.init(key, observation)["params"],
-            lambda params, o: module.apply({"params": params}, o),
+            lambda params, o: torsos.apply_linen(module, params, o),
         )
     features, functions = torsos.feature_shape(torso, observation), torsos.as_torso(torso)
 
@@ -58,13 +58,13 @@ def with_head(torso: Any, head: nn.Module, observation: Any) -> CoefficientFn:
         }
 
     def apply(params: types.Params, o: Any) -> types.Array:
-        return head.apply({"params": params["head"]}, functions.apply(params["torso"], o))
+        return torsos.apply_linen(head, params["head"], functions.apply(params["torso"], o))
 
     return CoefficientFn(init, apply)
 
 
 def ensemble(torso: Any, num_actions: int, num_members: int, observation: Any) -> CoefficientFn:
-    """Makes separate plain networks, one per coordinate of the index; parameters have a leading axis of members."""
+    """Makes one plain network per coordinate of the index; parameters have a leading axis of members."""
     member = with_head(torso, heads.plain_linear(num_actions), observation)
 
     def init(key: types.PRNGKey) -> types.Params:

@@ -1,6 +1,7 @@
 """The epinet: a small network on features, observation and index, added to a plain one.
 
-It comes in two modules. The first sees only the state, so its result is part of the belief; the second adds an index.
+It comes in two modules. The first sees only the state, so its result is part of the belief; the second adds an
+index.
 """
 
 from collections.abc import Sequence
@@ -117,11 +118,11 @@ def make_epinet_network(
 
     def posterior(params: types.Params, o: Any, prior_belief: types.Array) -> epistemic.NonlinearBelief:
         features = functions.apply(params["torso"], o)
-        mean = posterior_scale * head.apply({"params": params["head"]}, features)[:, 0]
-        hidden = epinet_input.apply({"params": params["epinet_input"]}, jax.lax.stop_gradient(features), o)
+        mean = posterior_scale * torsos.apply_linen(head, params["head"], features)[:, 0]
+        hidden = torsos.apply_linen(epinet_input, params["epinet_input"], jax.lax.stop_gradient(features), o)
         return epistemic.NonlinearBelief(prior_belief.at[:, -1].add(mean), hidden)
 
     def learnable(params: types.Params, hidden: types.Array, index: types.Array) -> types.Array:
-        return posterior_scale * epinet_output.apply({"params": params["epinet_output"]}, hidden, index)
+        return posterior_scale * torsos.apply_linen(epinet_output, params["epinet_output"], hidden, index)
 
     return epistemic.make_nonlinear_network(init, prior.build(inputs), posterior, learnable, index, observation)

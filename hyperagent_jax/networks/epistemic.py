@@ -37,7 +37,7 @@ class EpistemicNetwork(NamedTuple):
     prior: Callable[[types.Params, Any], types.Belief]
     posterior: Callable[[types.Params, Any, types.Belief], types.Belief]
     value: Callable[[types.Params, types.Belief, types.Array], types.Array]
-    index: indices.IndexDistribution
+    index: indices.IndexDistribution  # type: ignore[assignment]  # hides tuple.index
     is_linear: bool
     observation: Any = None
 

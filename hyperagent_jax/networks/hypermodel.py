@@ -1,6 +1,7 @@
 """The hypermodel of all layers: a network whose weights are all linear functions of the index.
 
-It comes in two modules. The first sees only the state, so its result is part of the belief; the second adds an index.
+It comes in two modules. The first sees only the state, so its result is part of the belief; the second adds an
+index.
 """
 
 from collections.abc import Sequence
@@ -22,6 +23,7 @@ from hyperagent_jax.networks import torsos
 
 def generated_init(index: indices.IndexDistribution) -> nn.initializers.Initializer:
     """Initialises generated weights A xi + b [M + 1, in, out]: A xi and b each have Xavier's variance."""
+    assert index.second_moment is not None  # make_hypermodel_network refuses others
     scale = 1.0 / math.sqrt(index.dim * index.second_moment)
 
     def init(key: types.PRNGKey, shape: tuple[int, ...], dtype: Any = jnp.float32) -> types.Array:
@@ -115,8 +117,8 @@ def make_hypermodel_network(
         num_actions: number of actions.
         index: distribution of the index; its second moment must be isotropic.
         observation: an example observation.
-        prior: the fixed prior; by default `priors.hyper_prior()`. Unless it has a torso of its own, it is on a plain
-            MLP with these hidden layers.
+        prior: the fixed prior; by default `priors.hyper_prior()`. Unless it has a torso of its own, it is on a
+            plain MLP with these hidden layers.
         head_init: initialiser of the last layer [H, num_actions, M + 1]; by default `heads.learnable_init()`.
         posterior_scale: factor of the learnable part.
         num_states: with integer observations, their number.
@@ -128,9 +130,7 @@ def make_hypermodel_network(
     inputs = epistemic.check_inputs(mlp, num_actions, index, observation, prior, num_states)
     observation = inputs.observation
     if index.second_moment is None:
-        raise ValueError(
-            f"the index must have an isotropic second moment, which {index.name!r} does not: use sphere"
-        )
+        raise ValueError(f"the index must have an isotropic second moment; {index.name!r} does not: use sphere")
     first = GeneratedInput(hidden_sizes[0], index, num_states)
     rest = GeneratedOutput(tuple(hidden_sizes[1:]), index, num_actions, head_init or heads.learnable_init())
 
@@ -142,9 +142,9 @@ def make_hypermodel_network(
         }
 
     def posterior(params: types.Params, o: Any, prior_belief: types.Array) -> epistemic.NonlinearBelief:
-        return epistemic.NonlinearBelief(prior_belief, first.apply({"params": params["first"]}, o))
+        return epistemic.NonlinearBelief(prior_belief, torsos.apply_linen(first, params["first"], o))
 
     def learnable(params: types.Params, hidden: types.Array, index: types.Array) -> types.Array:
-        return posterior_scale * rest.apply({"params": params["rest"]}, hidden, index)
+        return posterior_scale * torsos.apply_linen(rest, params["rest"], hidden, index)
 
     return epistemic.make_nonlinear_network(init, prior.build(inputs), posterior, learnable, index, observation)

@@ -27,7 +27,7 @@ class PriorInputs(NamedTuple):
         index_dim: M.
         observation: an example observation.
         num_states: with integer observations, their number. The prior is then evaluated once for every state and
-            kept as a table [num_states, num_actions, M + 1], which is what its network would return. As in all of
+            kept as a table [num_states, num_actions, M + 1], which is what its network would return. As always in
             JAX, a state beyond the last one reads the last row.
     """
 

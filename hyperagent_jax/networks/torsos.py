@@ -9,6 +9,7 @@ A torso is any of
 """
 
 from collections.abc import Callable, Sequence
+import functools
 import inspect
 from typing import Any, ClassVar, NamedTuple
 
@@ -65,8 +66,8 @@ class OneHot(nn.Module):
 class OneHotMlp(nn.Module):
     """`Mlp` on the one-hot code of an integer state, without the one-hot.
 
-    The first layer is a row lookup (see `look_up_row`); all other parameters have the shapes of `Mlp`. As in all of
-    JAX, a state beyond the last one reads the last row.
+    The first layer is a row lookup (see `look_up_row`); all other parameters have the shapes of `Mlp`. As always
+    in JAX, a state beyond the last one reads the last row.
     """
 
     num_states: int
@@ -144,10 +145,10 @@ def from_nnx(make: Callable[[nnx.Rngs], nnx.Module]) -> Torso:
     """
 
     def split(module: nnx.Module) -> tuple[Any, nnx.State]:
-        graph, params, others = nnx.split(module, nnx.Param, ...)
+        graph, params, *others = nnx.split(module, nnx.Param, ...)
         if jax.tree.leaves(others):
             raise ValueError(
-                "an nnx torso may have no variables but nnx.Param: leave out Dropout, BatchNorm and recurrent state"
+                "a torso may have no variables but nnx.Param: leave out Dropout, BatchNorm and recurrent state"
             )
         return graph, params
 
@@ -174,11 +175,17 @@ def from_equinox(make: Callable[[types.PRNGKey], Any]) -> Torso:
         return jax.tree.map(lambda leaf: leaf if _is_float_array(leaf) else None, make(key))
 
     def apply(params: types.Params, observation: Any) -> types.Array:
-        is_none = lambda leaf: leaf is None
-        module = jax.tree.map(lambda leaf, other: other if leaf is None else leaf, params, fixed, is_leaf=is_none)
+        module = jax.tree.map(
+            lambda leaf, other: other if leaf is None else leaf, params, fixed, is_leaf=lambda leaf: leaf is None
+        )
         return module(observation)
 
     return Torso(init, apply)
+
+
+def apply_linen(module: nn.Module, params: types.Params, *inputs: Any) -> Any:
+    """Applies a flax.linen module that has no variables but parameters."""
+    return module.apply({"params": params}, *inputs)
 
 
 def _from_linen(module: nn.Module) -> Torso:
@@ -191,7 +198,7 @@ def _from_linen(module: nn.Module) -> Torso:
             )
         return variables.get("params", {})
 
-    return Torso(init, lambda params, observation: module.apply({"params": params}, observation))
+    return Torso(init, functools.partial(apply_linen, module))
 
 
 def _from_pair(init: Callable[..., Any], apply: Callable[..., Any]) -> Torso:
@@ -267,11 +274,8 @@ def feature_shape(torso: Any, observation: Any) -> jax.ShapeDtypeStruct:
 
 def _refusal(observation: Any, error: Exception) -> ValueError:
     hint = ""
-    if (
-        isinstance(observation, jax.Array)
-        and jnp.issubdtype(observation.dtype, jnp.integer)
-        and not observation.ndim
-    ):
+    is_array = isinstance(observation, jax.Array)
+    if is_array and jnp.issubdtype(observation.dtype, jnp.integer) and not observation.ndim:
         hint = "; for integer states use torsos.OneHotMlp or an embedding"
     first_line = (str(error).strip().splitlines() or [""])[0]
     return ValueError(
