@@ -103,7 +103,7 @@ def mean_and_std(
         return jnp.mean(values, axis=0), jnp.std(values, axis=0)
     if key is None or num_samples is None or num_samples < 2:
         raise ValueError(
-            "this network has no closed form of mean and standard deviation: give a key and num_samples, at least 2"
+            "this network has no closed form of mean and standard deviation: give a key and num_samples >= 2"
         )
     values = sample(network, variables, observations, key, num_samples)
     return jnp.mean(values, axis=0), jnp.std(values, axis=0, ddof=1)
