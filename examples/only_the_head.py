@@ -25,13 +25,10 @@ class QNetwork(nn.Module):
         return hx.HyperLinear(2, M)(nn.relu(nn.Dense(32)(observation)))
 
 
-MODULE = QNetwork()
 PRIOR = hx.hyper_prior(3.0, torso=nn.Sequential([nn.Dense(32), nn.relu])).build(
     priors.PriorInputs(torso=None, num_actions=2, index_dim=M, observation=np.zeros(LENGTH))
 )
-LEARNABLE = coefficients.CoefficientFn(
-    lambda key: MODULE.init(key, np.zeros(LENGTH))["params"], lambda params, o: MODULE.apply({"params": params}, o)
-)
+LEARNABLE = coefficients.CoefficientFn(lambda key: QNetwork().init(key, np.zeros(LENGTH)), QNetwork().apply)
 LOSS = hx.losses.make_td_loss(epistemic.make_linear_network(LEARNABLE, PRIOR, INDEX), sigma=1e-3)
 
 
@@ -57,7 +54,7 @@ def update(params, target, opt_state, prior, batch, key):
 
 
 def main(steps: int = 2_500, seed: int = 0) -> float:
-    """Trains on a chain where a wrong step ends the episode; returns the share of the last 50 that were rewarded."""
+    """Trains on a chain where a wrong step ends the episode; returns the mean return of the last 50."""
     rng, keys = np.random.default_rng(seed), jax.random.split(jax.random.key(seed), steps + 2)
     right, states = rng.integers(2, size=LENGTH), np.eye(LENGTH, dtype=np.float32)
     directions = np.asarray(INDEX.sample(keys[-1], (2 * steps,)))  # indices xi, and z / sqrt(M)
@@ -65,13 +62,11 @@ def main(steps: int = 2_500, seed: int = 0) -> float:
     target, opt_state, replay, returns, place, index = params, OPTIMIZER.init(params), [], [], 0, directions[0]
     for t in range(steps):
         action = int(np.argmax(q_values(params, prior, states[place], index)))
-        is_right, is_end = action == right[place], place == LENGTH - 1
-        reward, done = float(is_right and is_end), not is_right or is_end
-        following = 0 if done else place + 1
+        done = action != right[place] or place == LENGTH - 1
+        reward, following = float(done and action == right[place]), 0 if done else place + 1
         z = np.sqrt(M) * directions[steps + t]
         replay.append(hx.Transition(states[place], action, reward, GAMMA * (not done), states[following], z))
-        batch = [replay[i] for i in rng.integers(len(replay), size=32)]
-        batch = jax.tree.map(lambda *x: np.stack(x).astype(np.asarray(x[0]).dtype), *batch)
+        batch = jax.tree.map(lambda *x: np.stack(x), *[replay[i] for i in rng.integers(len(replay), size=32)])
         params, target, opt_state = update(params, target, opt_state, prior, batch, keys[t])
         place, index = following, directions[t] if done else index
         returns += [reward] if done else []
