@@ -43,8 +43,8 @@ def update(params, target, opt_state, prior, batch, key):
 
     def mean_loss(params):
         def one(t, noise):
-            priors = PRIOR.apply(prior, t.o_tm1), PRIOR.apply(prior, t.o_t)
-            return LOSS.apply(params, target, t, *priors, noise)
+            beliefs = PRIOR.apply(prior, t.o_tm1), PRIOR.apply(prior, t.o_t)
+            return LOSS.apply(params, target, t, *beliefs, noise)
 
         return jnp.mean(jax.vmap(one)(batch, LOSS.draw(key, batch.a_tm1.shape[0])))
 
@@ -55,10 +55,10 @@ def update(params, target, opt_state, prior, batch, key):
 
 def main(steps: int = 2_500, seed: int = 0) -> float:
     """Trains on a chain where a wrong step ends the episode; returns the mean return of the last 50."""
-    rng, keys = np.random.default_rng(seed), jax.random.split(jax.random.key(seed), steps + 2)
+    rng, keys = np.random.default_rng(seed), jax.random.split(jax.random.key(seed), steps + 3)
     right, states = rng.integers(2, size=LENGTH), np.eye(LENGTH, dtype=np.float32)
     directions = np.asarray(INDEX.sample(keys[-1], (2 * steps,)))  # indices xi, and z / sqrt(M)
-    params, prior = LEARNABLE.init(keys[-1]), PRIOR.init(keys[-2])
+    params, prior = LEARNABLE.init(keys[-2]), PRIOR.init(keys[-3])
     target, opt_state, replay, returns, place, index = params, OPTIMIZER.init(params), [], [], 0, directions[0]
     for t in range(steps):
         action = int(np.argmax(q_values(params, prior, states[place], index)))
