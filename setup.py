@@ -30,7 +30,11 @@ EXTRAS_REQUIRE = {
 }
 EXTRAS_REQUIRE["dev"] = sorted(
     {
+        "dm-haiku>=0.0.14,<0.1",
+        "equinox>=0.12,<0.14",
+        "flashbax>=0.1.2,<0.2",
         "hypothesis>=6.100,<7",
+        "mypy>=1.15,<3",
         "packaging>=24",
         "pytest>=8.3,<10",
         "pytest-timeout>=2.3,<3",

@@ -10,7 +10,6 @@ import jax.numpy as jnp
 import numpy as np
 
 import hyperagent_jax as hx
-from hyperagent_jax import agents
 from hyperagent_jax.environments import base
 from hyperagent_jax.runners import scan
 
@@ -44,7 +43,7 @@ def main(length: int = 20, seeds: int = 4, steps: int = 20_000) -> np.ndarray:
         How often each opened the lock in its last tenth.
     """
     environment = make_lock(length)
-    agent = agents.make_agent("hyperagent", agents.CONFIGS["hyperagent"](replay_capacity=steps), environment.spec)
+    agent = hx.agents.make("hyperagent", environment.spec, replay_capacity=steps)
     runner = scan.make_runner(agent, environment)
     keys = jax.random.split(jax.random.key(0), seeds)
     states = jax.jit(jax.vmap(runner.init, (0, None)))(keys, jnp.zeros((), jnp.int32))

@@ -39,7 +39,7 @@ def main(rounds: int = 300, seed: int = 0) -> dict[str, float]:
     contexts, noise = rng.normal(size=(rounds, DIM)), SIGMA * rng.normal(size=(rounds, ARMS))
 
     index = hx.indices.gaussian(M)
-    network = hx.make_hyper_network(Features(), ARMS, index, contexts[0], prior_scale=SIGMA_0)
+    network = hx.make_hyper_network(Features(), ARMS, index, contexts[0], prior=hx.hyper_prior(SIGMA_0))
     loss = hx.losses.make_td_loss(
         network, kind="exact", sigma=SIGMA, perturbation=hx.indices.sphere(M), double_q=False
     )

@@ -17,7 +17,7 @@ import numpy as np
 
 from hyperagent_jax import memory
 from hyperagent_jax import results
-from hyperagent_jax.agents import atari as presets
+from hyperagent_jax.agents import atari_presets as presets
 from hyperagent_jax.replay import frames as frames_lib
 from hyperagent_jax.runners import atari
 
@@ -58,7 +58,7 @@ class _Measured:
     def __init__(self, agent: str, preset: str):
         config = presets.configs(preset)[agent](min_replay=64, replay_capacity=2_000)
         protocol = atari.Protocol(num_envs=FLAGS.num_envs)
-        config = atari.resolve(agent, config, protocol)
+        config = atari.resolve(config, protocol)
         self.runner = atari.make_runner(atari.Task(FLAGS.game, agent, config, protocol, 0, ""))
         self.runner.begin()
         while self.runner.updates < 16:
@@ -129,7 +129,7 @@ def measure_memory() -> dict:
     task = atari.Task(
         FLAGS.game,
         "hyperagent",
-        atari.resolve("hyperagent", config, protocol),
+        atari.resolve(config, protocol),
         protocol,
         0,
         "",

@@ -1,11 +1,12 @@
 """Settings of config dataclasses: from command-line flags, from JSON, and for a run."""
 
+from collections.abc import Mapping
 import dataclasses
 import json
 import re
 import sys
 import types as python_types
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 from absl import flags
 
@@ -20,6 +21,35 @@ def field_help(config_class: type) -> dict[str, str]:
         for match in re.finditer(r"^        (\w+): (.*(?:\n {12}.*)*)", section, re.MULTILINE):
             texts[match[1]] = " ".join(match[2].split())
     return texts
+
+
+class Setting(NamedTuple):
+    """One setting of a config.
+
+    Attributes:
+        name: its name.
+        type: its annotation.
+        default: its default; of a preset, the preset's.
+        help: its text in the docstring.
+    """
+
+    name: str
+    type: Any
+    default: Any
+    help: str
+
+
+def settings_of(config_class: Any) -> dict[str, Setting]:
+    """Returns the settings of a config dataclass by name, or of a preset, which overrides some of its defaults."""
+    overrides = getattr(config_class, "overrides", {})
+    config_class = getattr(config_class, "config_class", config_class)
+    texts = field_help(config_class)
+    return {
+        field.name: Setting(
+            field.name, field.type, overrides.get(field.name, field.default), texts.get(field.name, "")
+        )
+        for field in dataclasses.fields(config_class)
+    }
 
 
 def cap_replay(config: Any, num_interactions: int) -> Any:
@@ -42,23 +72,23 @@ def _define(name: str, annotation: Any, text: str, values: flags.FlagValues) -> 
     define(name, None, text, flag_values=values)
 
 
-def define_flags(config_classes: dict[str, type], values: flags.FlagValues = flags.FLAGS) -> None:
+def define_flags(config_classes: Mapping[str, Any], values: flags.FlagValues = flags.FLAGS) -> None:
     """Defines one flag per field of any of the configs, unset by default.
 
     Args:
-        config_classes: maps the names of agents to their config dataclasses.
+        config_classes: maps the names of agents to their config dataclasses or presets.
         values: where the flags go.
     """
+    settings = {agent: settings_of(config_class) for agent, config_class in config_classes.items()}
     owners: dict[str, list[str]] = {}
-    for agent, config_class in config_classes.items():
-        for field in dataclasses.fields(config_class):
-            owners.setdefault(field.name, []).append(agent)
+    for agent, own in settings.items():
+        for name in own:
+            owners.setdefault(name, []).append(agent)
     for name, agents in owners.items():
-        config_class = config_classes[agents[0]]
-        field = config_class.__dataclass_fields__[name]
+        setting = settings[agents[0]][name]
         whose = "" if len(agents) == len(config_classes) else f" [{', '.join(agents)}]"
-        defaults = _defaults_text({x: config_classes[x].__dataclass_fields__[name].default for x in agents})
-        _define(name, field.type, f"{field_help(config_class)[name]} (default: {defaults}){whose}", values)
+        defaults = _defaults_text({agent: settings[agent][name].default for agent in agents})
+        _define(name, setting.type, f"{setting.help} (default: {defaults}){whose}", values)
 
 
 def _defaults_text(defaults: dict[str, Any]) -> str:
@@ -77,19 +107,23 @@ def _defaults_text(defaults: dict[str, Any]) -> str:
 
 
 def from_flags(
-    agent: str, config_class: type, all_classes: dict[str, type], values: flags.FlagValues, kind: str = "agent"
+    agent: str,
+    config_class: Any,
+    all_classes: Mapping[str, Any],
+    values: flags.FlagValues,
+    kind: str = "agent",
 ) -> Any:
     """Makes the config of an agent from the flags that were set.
 
     Args:
         agent: the agent's name.
-        config_class: its config dataclass.
+        config_class: its config dataclass or preset.
         all_classes: what `define_flags` was called with.
         values: parsed flags.
         kind: what `agent` names, if it is something else.
     """
-    own = {field.name: field for field in dataclasses.fields(config_class)}
-    every = {field.name for cls in all_classes.values() for field in dataclasses.fields(cls)}
+    own = settings_of(config_class)
+    every = {name for cls in all_classes.values() for name in settings_of(cls)}
     settings = {}
     for name in sorted(every):
         value = values[name].value

@@ -13,7 +13,6 @@ from hyperagent_jax import losses
 from hyperagent_jax import types
 from hyperagent_jax.agents import base
 from hyperagent_jax.agents import hyperagent
-from hyperagent_jax.agents import hyperagent_rmax
 from hyperagent_jax.networks import torsos
 
 STATES = types.EnvironmentSpec(num_actions=2, observation_shape=(), num_states=30)
@@ -57,9 +56,12 @@ def test_auto_does_not_trust_a_loss_of_ones_own():
         (lambda: hyperagent.Config(replay_capacity=1e5), "replay_capacity must be a whole number, got 100000.0"),
         (lambda: hyperagent.Config(hidden_sizes=64), "hidden_sizes must be one or more positive widths, got 64"),
         (lambda: hyperagent.Config(independent_prior=True), "independent_prior is a kind of unit_prior: use both"),
-        (lambda: hyperagent_rmax.Config(unit_prior=False), "use unit_prior=True"),
-        (lambda: hyperagent_rmax.Config(network="epinet"), "linear in the index: use network=last_layer"),
-        (lambda: hyperagent_rmax.make_agent(hyperagent_rmax.Config(prior_scale=0.0), STATES), "got the scale 0.0"),
+        (lambda: agents.CONFIGS["hyperagent_rmax"](unit_prior=False), "use unit_prior=True"),
+        (
+            lambda: agents.CONFIGS["hyperagent_rmax"](network="epinet"),
+            "in the index: use network=last_layer",
+        ),
+        (lambda: agents.make("hyperagent_rmax", STATES, prior_scale=0.0), "got the scale 0.0"),
         (lambda: losses.with_gradient_penalty(losses.Loss(None, None), 0.1), "needs a loss with apply_with_value"),
     ],
 )

@@ -14,7 +14,7 @@ from hyperagent_jax import learner as learner_lib
 from hyperagent_jax import losses
 from hyperagent_jax import prng
 from hyperagent_jax import types
-from hyperagent_jax.agents import atari
+from hyperagent_jax.agents import atari_presets
 from hyperagent_jax.networks import epistemic
 from hyperagent_jax.networks import torsos
 
@@ -43,9 +43,9 @@ def test_presets_are_the_tables():
             },
         ),
     ):
-        for name, config_class in atari.configs(preset).items():
+        for name, config_class in atari_presets.configs(preset).items():
             config = config_class()
-            assert isinstance(config, agents.CONFIGS[name])
+            assert type(config) is agents.CONFIGS[name].config_class
             common = dict(
                 hidden_sizes=(256,),
                 batch_size=32,
@@ -72,14 +72,14 @@ def test_presets_are_the_tables():
             for field, value in {**common, **expected}.items():
                 assert getattr(config, field) == value, (preset, name, field)
     with pytest.raises(ValueError, match="unknown preset 'best'; choose one of paper, released"):
-        atari.configs("best")
+        atari_presets.configs("best")
     with pytest.raises(ValueError, match="hidden_sizes must be one width for pixels"):
-        agents.make_agent("ddqn", atari.configs("paper")["ddqn"](hidden_sizes=(64, 64)), PIXELS)
+        agents.make_agent("ddqn", atari_presets.configs("paper")["ddqn"](hidden_sizes=(64, 64)), PIXELS)
 
 
 def test_differences_of_presets():
-    assert atari.differences("paper", "paper") == ""
-    assert atari.differences("paper", "released") == (
+    assert atari_presets.differences("paper", "paper") == ""
+    assert atari_presets.differences("paper", "released") == (
         "learning_rate=0.0001, prior_regularization=0.0, head_regularization=0.01, gradient_penalty=0.01"
     )
 
@@ -109,7 +109,7 @@ def test_number_of_convolutions(name, preset, convolutions):
 
 @functools.cache
 def make_state(name, preset="paper"):
-    agent = agents.make_agent(name, atari.configs(preset)[name](), PIXELS)
+    agent = agents.make_agent(name, atari_presets.configs(preset)[name](), PIXELS)
     return agent, jax.jit(agent.learner.init)(prng.hash_key(jax.random.key(0)))
 
 

@@ -14,6 +14,9 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 GYMNASIUM_AGENT = ROOT / "examples" / "gymnasium_agent.py"
 CUSTOM_LOOP = ROOT / "examples" / "custom_loop.py"
 LINEAR_BANDIT = ROOT / "examples" / "linear_bandit.py"
+PUREJAXRL_STYLE = ROOT / "examples" / "purejaxrl_style.py"
+ONLY_THE_HEAD = ROOT / "examples" / "only_the_head.py"
+REGRESSION = ROOT / "examples" / "regression_uncertainty.py"
 JAX_ENVIRONMENT = ROOT / "examples" / "jax_environment.py"
 
 
@@ -34,8 +37,9 @@ def linear_bandit():
     return load(LINEAR_BANDIT)
 
 
-def test_custom_loop_is_short():
-    lines = CUSTOM_LOOP.read_text(encoding="utf-8").splitlines()
+@pytest.mark.parametrize("path", [CUSTOM_LOOP, PUREJAXRL_STYLE, ONLY_THE_HEAD, REGRESSION], ids=lambda x: x.stem)
+def test_examples_are_short(path):
+    lines = path.read_text(encoding="utf-8").splitlines()
     assert len(list(filter(None, lines))) < 60
 
 
@@ -64,6 +68,35 @@ def test_custom_loop_learns(custom_loop):
 def test_jax_environment_is_learned():
     """With 6 digits random actions open the lock in 1.6% of episodes."""
     np.testing.assert_array_less(0.8, load(JAX_ENVIRONMENT).main(length=6, seeds=2, steps=5_000))
+
+
+def test_purejaxrl_style_learns():
+    """Random actions are rewarded in 1 of 1,024 episodes."""
+    pytest.importorskip("flashbax")
+    example = load(PUREJAXRL_STYLE)
+    place, rewards = 0, []
+    for action in example.RIGHT:  # the right actions lead to the one reward
+        place, reward, done = example.env_step(place, action)
+        rewards.append(float(reward))
+    assert rewards == [0.0] * 9 + [1.0] and bool(done) and int(place) == 0
+    assert bool(example.env_step(3, 1 - example.RIGHT[3])[2])
+    np.testing.assert_array_less(0.9, example.main(seeds=2))
+
+
+def test_only_the_head_learns():
+    """Random actions are rewarded in 1 of 256 episodes."""
+    example = load(ONLY_THE_HEAD)
+    assert example.main(steps=200) < 0.5
+    assert example.main() > 0.9
+
+
+def test_regression_knows_what_it_does_not_know():
+    outcome = load(REGRESSION).main()
+    assert outcome["on data"]["error"] < 0.05 and outcome["on data"]["std"] < 0.05
+    # Between the data and beyond, more than twice and five times as uncertain as on them.
+    assert outcome["in the gap"]["std"] > 2 * outcome["on data"]["std"]
+    assert outcome["outside"]["std"] > 5 * outcome["on data"]["std"]
+    assert outcome["in the gap"]["error"] < 3 * outcome["in the gap"]["std"]
 
 
 def _script(path, *options):

@@ -17,6 +17,7 @@ from hyperagent_jax import optimizers
 from hyperagent_jax import prng
 from hyperagent_jax import types
 from hyperagent_jax.networks import epistemic
+from hyperagent_jax.networks import priors
 from hyperagent_jax.networks import torsos
 
 NUM_STATES = 40
@@ -35,7 +36,7 @@ def make_network(table=True):
         2,
         indices.sphere(DIM),
         jnp.zeros((), jnp.int32),
-        prior_scale=3.0,
+        prior=priors.hyper_prior(3.0),
         num_states=NUM_STATES if table else None,
     )
 

@@ -11,6 +11,7 @@ from hyperagent_jax import indices
 from hyperagent_jax import losses
 from hyperagent_jax import types
 from hyperagent_jax.networks import epistemic
+from hyperagent_jax.networks import priors as priors_lib
 from hyperagent_jax.networks import torsos
 
 
@@ -251,7 +252,7 @@ def test_n_step_transitions_reach_rlax_returns(n):
 def test_exact_loss_is_the_limit_of_the_sampled_one(index, double_q, num_ois):
     num, dim = 100_000, 3
     network = epistemic.make_hyper_network(
-        torsos.OneHotMlp(4, (10,)), 2, indices.make(index, dim), jnp.array(0), prior_scale=2.0, num_states=4
+        torsos.OneHotMlp(4, (10,)), 2, indices.make(index, dim), 0, prior=priors_lib.hyper_prior(2.0), num_states=4
     )
     variables, target = network.init(jax.random.key(0)), network.init(jax.random.key(1)).params
     transition = TRANSITION._replace(z_t=jnp.array([1.0, -0.5, 2.0]))

@@ -9,8 +9,10 @@ from hyperagent_jax import indices
 from hyperagent_jax import prng
 from hyperagent_jax import types
 from hyperagent_jax.agents import hyperagent
+from hyperagent_jax.agents import hyperagent_rmax
 from hyperagent_jax.networks import epistemic
 from hyperagent_jax.networks import heads
+from hyperagent_jax.networks import priors
 from hyperagent_jax.networks import torsos
 
 STATE = jnp.zeros((), jnp.int32)
@@ -23,8 +25,9 @@ def assert_std(samples, expected):
     assert abs(samples.std() / expected - 1) < 5 / np.sqrt(2 * samples.size)
 
 
-def make_network(num_states=10, hidden=(8, 6), num_actions=3, dim=4, table=False, **kwargs):
+def make_network(num_states=10, hidden=(8, 6), num_actions=3, dim=4, table=False, prior_scale=1.0, **kwargs):
     """A small network; `table` says whether its prior is kept as one."""
+    kwargs.setdefault("prior", priors.hyper_prior(prior_scale))
     return epistemic.make_hyper_network(
         torsos.OneHotMlp(num_states, hidden),
         num_actions,
@@ -258,15 +261,13 @@ def test_tabulated_prior_equals_the_network(prior_scale):
 @pytest.mark.parametrize("num_states", [None, 9])
 def test_unit_prior_has_the_same_norm_everywhere_and_no_mean(num_states):
     torso, observation = torsos.OneHotMlp(9, (8, 8)), jnp.zeros((), jnp.int32)
-    priors = [
-        epistemic.make_hyper_prior(torso, 3, 4, observation, scale=0.5, has_unit_norm=x, num_states=num_states)
-        for x in (False, True)
-    ]
+    inputs = priors.PriorInputs(torso, 3, 4, observation, num_states)
+    built = [priors.hyper_prior(0.5, unit_norm=x).build(inputs) for x in (False, True)]
 
     def at_all_states(prior):
         return np.array(jax.vmap(prior.apply, (None, 0))(prior.init(jax.random.key(0)), jnp.arange(9)))
 
-    plain, unit = map(at_all_states, priors)
+    plain, unit = map(at_all_states, built)
     np.testing.assert_array_equal(unit[..., -1], 0.0)
     norms = np.linalg.norm(plain[..., :-1], axis=-1, keepdims=True)
     assert norms.max() > 2 * norms.min()
@@ -277,9 +278,8 @@ def test_independent_prior_has_nothing_in_common_between_states():
     num_states, torso = 2_000, torsos.OneHotMlp(2_000, (8, 8))
 
     def table(is_independent):
-        prior = epistemic.make_hyper_prior(
-            torso, 3, 4, STATE, scale=0.5, has_unit_norm=True, is_independent=is_independent, num_states=num_states
-        )
+        made = priors.hyper_prior(0.5, unit_norm=True, independent=is_independent)
+        prior = made.build(priors.PriorInputs(torso, 3, 4, STATE, num_states))
         return np.array(prior.init(jax.random.key(0))), prior
 
     independent, prior = table(True)
@@ -298,7 +298,9 @@ def test_independent_prior_of_arrays_is_a_networks():
     values = [
         prior.apply(prior.init(jax.random.key(0)), observation)
         for prior in (
-            epistemic.make_hyper_prior(torso, 3, 4, observation, scale=0.5, has_unit_norm=True, is_independent=x)
+            priors.hyper_prior(0.5, unit_norm=True, independent=x).build(
+                priors.PriorInputs(torso, 3, 4, observation)
+            )
             for x in (False, True)
         )
     ]
@@ -308,7 +310,7 @@ def test_independent_prior_of_arrays_is_a_networks():
 def test_values_of_the_unknown_by_hand():
     def network(**limits):
         limits = {"prior_norm": 2.0, "known_below": 0.25, "unknown_above": 0.75, **limits}
-        return epistemic.with_unknown_value(make_network(dim=2), 3.0, **limits)
+        return hyperagent_rmax.with_rmax_values(make_network(dim=2), 3.0, **limits)
 
     def value(*action):  # its coefficients and mean
         belief = jnp.tile(jnp.array(action), (3, 1))
@@ -330,7 +332,7 @@ def test_values_of_the_unknown_by_hand():
         with pytest.raises(ValueError, match=message):
             network(**limits)
     with pytest.raises(ValueError, match="unknown_value needs a network that is linear in its index"):
-        epistemic.with_unknown_value(
+        hyperagent_rmax.with_rmax_values(
             make_network()._replace(is_linear=False), 3.0, prior_norm=1.0, known_below=0.2, unknown_above=0.4
         )
 
@@ -357,7 +359,9 @@ def test_prior_has_its_own_torso():
         learnable, fixed = variables.params[path[0]][path[1]], prior[path[0]][path[1]]
         learnable, fixed = jax.tree.leaves(learnable)[-1], jax.tree.leaves(fixed)[-1]
         assert np.all(learnable != fixed), path
-    deeper = jax.eval_shape(make_network(prior_torso=torsos.OneHotMlp(10, (16, 5))).init, jax.random.key(0))
+    deeper = jax.eval_shape(
+        make_network(prior=priors.hyper_prior(torso=torsos.OneHotMlp(10, (16, 5)))).init, jax.random.key(0)
+    )
     assert deeper.prior["torso"]["rows"].shape == (10, 16)
     assert deeper.params["torso"]["rows"].shape == (10, 8)
 

@@ -16,7 +16,7 @@ import pytest
 from hyperagent_jax import checkpoint
 from hyperagent_jax import errors
 from hyperagent_jax import memory
-from hyperagent_jax.agents import atari as presets
+from hyperagent_jax.agents import atari_presets as presets
 from hyperagent_jax.runners import atari
 
 SCRIPT = pathlib.Path(__file__).parent.parent / "experiments" / "run_atari.py"

@@ -1,6 +1,5 @@
 """Tests of every system of the paper: its values and its loss in numpy, its prior, probes and a small DeepSea."""
 
-import dataclasses
 import functools
 
 import jax
@@ -12,7 +11,7 @@ from hyperagent_jax import agents
 from hyperagent_jax import prng
 from hyperagent_jax import types
 from hyperagent_jax.environments import probes
-from hyperagent_jax.networks import epistemic
+from hyperagent_jax.networks import priors
 from hyperagent_jax.networks import torsos
 from hyperagent_jax.runners import deep_sea
 from hyperagent_jax.runners import scan
@@ -36,9 +35,8 @@ def make_agent(name, spec, **settings):
         num_indices=4,
         batch_size=16,
     )
-    fields = {field.name for field in dataclasses.fields(agents.CONFIGS[name])}
-    chosen = {key: value for key, value in {**small, **settings}.items() if key in fields}
-    return agents.make_agent(name, agents.CONFIGS[name](**chosen), spec)
+    fields = agents.CONFIGS[name].fields
+    return agents.make(name, spec, **{k: value for k, value in {**small, **settings}.items() if k in fields})
 
 
 def make_key(seed):
@@ -195,9 +193,10 @@ def test_values_equal_numpy(name, spec):
 
 
 def test_ensemble_prior_table_is_what_its_networks_return():
-    arguments = (torsos.OneHotMlp(NUM_STATES, (8, 5)), NUM_ACTIONS, 3, jnp.zeros((), jnp.int32))
-    networks = epistemic.make_ensemble_prior(*arguments, scale=30.0).init(make_key(3))
-    table = epistemic.make_ensemble_prior(*arguments, scale=30.0, num_states=NUM_STATES).init(make_key(3))
+    torso, prior = torsos.OneHotMlp(NUM_STATES, (8, 5)), priors.ensemble_prior(30.0)
+    inputs = priors.PriorInputs(torso, NUM_ACTIONS, 3, jnp.zeros((), jnp.int32))
+    networks = prior.build(inputs).init(make_key(3))
+    table = prior.build(inputs._replace(num_states=NUM_STATES)).init(make_key(3))
     for state in (0, 5):
         for index in np.eye(3):
             expected = numpy_prior("ensemble_plus", in_numpy(networks), state, index)
@@ -224,7 +223,7 @@ def test_priors_spread_alike_at_the_start():
     spec = types.EnvironmentSpec(2, (), 400)
 
     def spread(name):
-        network = agents.make_agent(name, agents.CONFIGS[name](), spec).network
+        network = agents.make(name, spec).network
         keys = jax.random.split(make_key(0), 40)
         coefficients = jax.jit(jax.vmap(lambda key: network.init(key).prior))(keys)[..., :-1]
         # E[(m^T xi)^2] = c |m|^2; members are drawn around zero.
@@ -235,7 +234,7 @@ def test_priors_spread_alike_at_the_start():
 
 def test_hyperdqn_and_hypermodel_start():
     spec = types.EnvironmentSpec(2, (), 400)
-    inits = {name: agents.make_agent(name, agents.CONFIGS[name](), spec).network.init for name in NAMES}
+    inits = {name: agents.make(name, spec).network.init for name in NAMES}
     head = inits["hyperdqn"](make_key(0)).params["head"]
     assert np.std(head["kernel"][..., :-1]) == pytest.approx(1 / np.sqrt(64), rel=5 / np.sqrt(2 * 512))
     np.testing.assert_array_equal(head["kernel"][..., -1], 0.0)

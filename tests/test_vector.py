@@ -10,7 +10,7 @@ import pytest
 from hyperagent_jax import agents
 from hyperagent_jax import checkpoint
 from hyperagent_jax import types
-from hyperagent_jax.agents import atari as presets
+from hyperagent_jax.agents import atari_presets as presets
 from hyperagent_jax.environments import atari
 from hyperagent_jax.runners import vector
 

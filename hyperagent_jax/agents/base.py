@@ -1,11 +1,11 @@
 """What every agent is made of."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 import dataclasses
 import functools
 import math
 import numbers
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import flax.linen as nn
 import jax
@@ -19,6 +19,7 @@ from hyperagent_jax import learner as learner_lib
 from hyperagent_jax import losses
 from hyperagent_jax import optimizers
 from hyperagent_jax import types
+from hyperagent_jax.networks import checks
 from hyperagent_jax.networks import epistemic
 from hyperagent_jax.networks import torsos
 from hyperagent_jax.replay import ring
@@ -34,6 +35,8 @@ class Agent(NamedTuple):
         actor: acts with it.
         evaluation_actor: acts in evaluation episodes.
         perturbation: distribution of the perturbation z.
+        name: its name in `agents.CONFIGS`, if it was made by name.
+        spec: the environment it was made for.
     """
 
     config: Any
@@ -42,6 +45,8 @@ class Agent(NamedTuple):
     actor: actor_lib.Actor
     evaluation_actor: actor_lib.Actor
     perturbation: indices.IndexDistribution
+    name: str = ""
+    spec: types.EnvironmentSpec | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,36 +102,49 @@ class Config:
     head_regularization: float = 0.0
     gradient_penalty: float = 0.0
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
+        kinds: dict[type, tuple[type, str]] = {
+            bool: (bool, "True or False"),
+            int: (numbers.Integral, "a whole number"),
+            float: (numbers.Real, "a number"),
+            str: (str, "a string"),
+        }
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
-            if field.type is int and not isinstance(value, numbers.Integral):
-                raise ValueError(f"{field.name} must be a whole number, got {value!r}")
+            kind, text = kinds.get(cast(Any, field.type), (object, ""))
+            if not isinstance(value, kind) or (isinstance(value, bool) and field.type in (int, float)):
+                raise ValueError(f"{field.name} must be {text}, got {value!r}")
         self.require(1, "batch_size", "updates_per_step", "target_period", "replay_capacity", "n_step")
-        self.require(0, "learning_rate", "max_grad_norm", "min_replay")
+        self.require(0, "learning_rate", "min_replay")
+        self.require(0, "max_grad_norm", is_finite=False)
         self.require(0, "prior_regularization", "head_regularization", "gradient_penalty")
         self.require(1e-12, "adam_eps")
         self.require(0, "discount", "recent_fraction", "priority_fraction", high=1)
         self.require(0, "adam_b1", "adam_b2", high=1 - 1e-6)
         self.require_widths("hidden_sizes")
 
-    def require(self, low: float, *names: str, high: float = math.inf) -> None:
-        """Raises ValueError unless each of the named settings is within [low, high]."""
+    def require(self, low: float, *names: str, high: float = math.inf, is_finite: bool = True) -> None:
+        """Raises ValueError unless each of the named settings is within [low, high] and, if asked for, finite."""
         for name in names:
             value = getattr(self, name)
+            if is_finite and value == math.inf:
+                raise ValueError(f"{name} must be finite, got {value}")
             if not low <= value <= high:
                 bounds = f"at least {low}" if high == math.inf else f"between {low} and {high}"
                 raise ValueError(f"{name} must be {bounds}, got {value}")
 
     def require_widths(self, name: str) -> None:
         """Raises ValueError unless the named setting is one or more positive widths of layers."""
-        widths = getattr(self, name)
-        if not isinstance(widths, Sequence) or not widths or min(widths) < 1:
-            raise ValueError(f"{name} must be one or more positive widths, got {widths}")
+        checks.require_widths(name, getattr(self, name))
 
 
 def make_torso(hidden_sizes: tuple[int, ...], spec: types.EnvironmentSpec) -> tuple[nn.Module, types.Array]:
-    """A torso with layers of these widths and an example of the observations it takes."""
+    """Returns a torso with layers of these widths and an example of the observations it takes."""
+    if spec.num_states is not None and spec.observation_shape != ():
+        raise ValueError(
+            "a spec with num_states is for observations that are one integer: use observation_shape=(), "
+            f"got {spec.observation_shape}"
+        )
     if len(spec.observation_shape) == 3 and min(spec.observation_shape[:2]) >= torsos.AtariConv.SMALLEST_SIDE:
         if len(hidden_sizes) != 1:
             raise ValueError(f"hidden_sizes must be one width for pixels, got {hidden_sizes}")
@@ -143,9 +161,10 @@ def make_agent(
     loss: losses.Loss,
     perturbation: indices.IndexDistribution,
     *,
+    action_index: str = "episode",
+    num_ois: int = 1,
     resample_probability: float = 0.0,
     epsilon: Callable[[types.Array], types.Array] | float = 0.0,
-    **acting: Any,
 ) -> Agent:
     """Puts an agent together from its network and loss.
 
@@ -155,9 +174,10 @@ def make_agent(
         network: its network.
         loss: its loss.
         perturbation: distribution of the perturbation z.
+        action_index: see `actor.make_actor`; for training and evaluation.
+        num_ois: likewise.
         resample_probability: see `actor.make_actor`; for training only.
         epsilon: likewise.
-        **acting: further arguments of `actor.make_actor`, for training and evaluation.
     """
     loss = losses.with_prior_regularization(loss, config.prior_regularization)
     loss = losses.with_head_regularization(loss, network, config.head_regularization)
@@ -166,13 +186,15 @@ def make_agent(
     learner = learner_lib.make_learner(
         network, loss, make_optimizer(config, spec, loss), target_period=config.target_period
     )
-    make_actor = functools.partial(actor_lib.make_actor, network.index, spec.num_actions, **acting)
+    make_actor = functools.partial(
+        actor_lib.make_actor, network.index, spec.num_actions, action_index=action_index, num_ois=num_ois
+    )
     actor = make_actor(resample_probability=resample_probability, epsilon=epsilon)
-    return Agent(config, network, learner, actor, make_actor(), perturbation)
+    return Agent(config, network, learner, actor, make_actor(), perturbation, spec=spec)
 
 
 def make_replay(config: Config) -> ring.Ring:
-    """The replay that `config` describes."""
+    """Makes the replay that `config` describes."""
     return ring.make_ring(
         config.replay_capacity,
         recent_fraction=config.recent_fraction,
@@ -183,7 +205,7 @@ def make_replay(config: Config) -> ring.Ring:
 def make_optimizer(
     config: Config, spec: types.EnvironmentSpec, loss: losses.Loss
 ) -> optax.GradientTransformation | lazy_adam.LazyAdam:
-    """The optimiser that `config.optimizer` names."""
+    """Makes the optimiser that `config.optimizer` names."""
     constants = (config.learning_rate, config.adam_b1, config.adam_b2, config.adam_eps, config.max_grad_norm)
     adam, lazy = optimizers.Adam(*constants), lazy_adam.LazyAdam(*constants)
     name = config.optimizer
@@ -200,7 +222,7 @@ def make_optimizer(
 
 
 def _learnable(agent: Agent) -> list[tuple[list[str], int]]:
-    """The keys that lead to each learnable array, and its size."""
+    """Returns the path and the size of every learnable array."""
     params = jax.eval_shape(lambda: agent.network.init(jax.random.key(0)).params)
     return [
         (jax.tree_util.keystr(path, simple=True, separator="/").split("/"), leaf.size)
@@ -209,10 +231,10 @@ def _learnable(agent: Agent) -> list[tuple[list[str], int]]:
 
 
 def count_params(agent: Agent) -> int:
-    """Number of learnable parameters."""
+    """Returns the number of learnable parameters."""
     return sum(size for _, size in _learnable(agent))
 
 
 def count_output_params(agent: Agent) -> int:
-    """Number of learnable parameters outside torsos: what an agent adds to the features it shares with others."""
+    """Returns the number of learnable parameters outside torsos: what is not shared with other agents."""
     return sum(size for keys, size in _learnable(agent) if not any(key.startswith("torso") for key in keys))

@@ -1,6 +1,6 @@
 """Bootstrapped DQN (Osband et al., 2016): an ensemble of networks, each trained on its own half of the data.
 
-Ensemble+ and its optimistic variant are the same with other settings.
+Ensemble+ and its optimistic variant are the same algorithm with other settings (see presets.py).
 """
 
 import dataclasses
@@ -10,6 +10,7 @@ from hyperagent_jax import losses
 from hyperagent_jax import types
 from hyperagent_jax.agents import base
 from hyperagent_jax.networks import epistemic
+from hyperagent_jax.networks import priors
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,7 +20,7 @@ class Config(base.Config):
     Attributes:
         index_dim: number of members M.
         prior_scale: factor of every member's fixed prior; 0 for none.
-        resample_probability: chance per step that the acting member is redrawn inside an episode; of no effect
+        resample_probability: chance per step that the acting member is redrawn inside an episode; has no effect
             when optimistic.
         optimistic: whether to act on, and bootstrap from, the best member instead of one.
     """
@@ -29,7 +30,7 @@ class Config(base.Config):
     resample_probability: float = 0.01
     optimistic: bool = False
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         super().__post_init__()
         self.require(1, "index_dim")
         self.require(0, "prior_scale")
@@ -44,7 +45,7 @@ def make_agent(config: Config, spec: types.EnvironmentSpec) -> base.Agent:
         spec.num_actions,
         config.index_dim,
         observation,
-        prior_scale=config.prior_scale,
+        prior=priors.ensemble_prior(config.prior_scale) if config.prior_scale else priors.no_prior(),
         num_states=spec.num_states,
     )
     loss = losses.make_td_loss(

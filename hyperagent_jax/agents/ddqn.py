@@ -25,7 +25,7 @@ class Config(base.Config):
     epsilon_end: float = 0.05
     epsilon_updates: int = 10_000
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         super().__post_init__()
         self.require(0, "epsilon_start", "epsilon_end", high=1)
         self.require(1, "epsilon_updates")

@@ -7,8 +7,11 @@ from hyperagent_jax import indices
 from hyperagent_jax import losses
 from hyperagent_jax import types
 from hyperagent_jax.agents import base
+from hyperagent_jax.networks import epinet
 from hyperagent_jax.networks import epistemic
-from hyperagent_jax.networks import nonlinear
+from hyperagent_jax.networks import heads
+from hyperagent_jax.networks import hypermodel
+from hyperagent_jax.networks import priors
 
 
 @dataclasses.dataclass(frozen=True)
@@ -17,7 +20,7 @@ class Config(base.Config):
 
     Attributes:
         network: which layers the index generates: the "last_layer" (HyperAgent), the last layer with its bias
-            ("last_layer_bias", HyperDQN), "all_layers" (HyperModel), or an "epinet" beside a plain network.
+            ("last_layer_bias", HyperDQN), "all_layers" (HyperModel), or those of an "epinet" on a plain network.
         epinet_hidden_sizes: widths of the epinet's hidden layers.
         epinet_prior_hidden_sizes: widths of the hidden layers of its prior, index_dim fixed networks on the state.
         index_dim: dimension M of the index.
@@ -40,7 +43,8 @@ class Config(base.Config):
             state and action by themselves instead of by a network.
         posterior_scale: factor of the learnable part.
         prior_std: scale of the fixed prior's last layer (an epinet's prior has no such scale).
-        mean_init: how b and the prior's b_0 start: as one vector on a "sphere" of radius prior_std, or "xavier".
+        mean_init: how b and the prior's b_0 are initialised: as one vector on a "sphere" of radius prior_std, or
+            "xavier".
     """
 
     network: str = "last_layer"
@@ -63,7 +67,7 @@ class Config(base.Config):
     prior_std: float = 1.0
     mean_init: str = "sphere"
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         super().__post_init__()
         self.require(1, "index_dim", "num_indices", "num_ois")
         self.require(0, "sigma", "prior_scale", "posterior_scale", "prior_std")
@@ -76,60 +80,81 @@ class Config(base.Config):
         self.require_widths("epinet_prior_hidden_sizes")
 
 
-NETWORKS = ("last_layer", "last_layer_bias", "all_layers", "epinet")
+def _hyper_prior(config: Config) -> priors.Prior:
+    return priors.hyper_prior(
+        config.prior_scale,
+        radius=config.prior_std,
+        mean_init=config.mean_init,
+        unit_norm=config.unit_prior,
+        independent=config.independent_prior,
+    )
 
 
-def make_network(
+def _make_last_layer(
     config: Config, spec: types.EnvironmentSpec, index: indices.IndexDistribution
 ) -> epistemic.EpistemicNetwork:
-    """The network that `config.network` names."""
     torso, observation = base.make_torso(config.hidden_sizes, spec)
-    arguments = (spec.num_actions, index, observation)
-    common = dict(posterior_scale=config.posterior_scale, num_states=spec.num_states)
-    if config.network in ("last_layer", "last_layer_bias"):
-        return epistemic.make_hyper_network(
-            torso,
-            *arguments,
-            **common,
-            prior_scale=config.prior_scale,
-            prior_std=config.prior_std,
-            mean_init=config.mean_init,
-            has_unit_prior=config.unit_prior,
-            has_independent_prior=config.independent_prior,
-            has_bias=config.network == "last_layer_bias",
-        )
-    if config.network == "all_layers":
-        if len(spec.observation_shape) == 3:
-            raise ValueError("network=all_layers has no convolutions, so it is not for pixels: use last_layer")
-        prior = epistemic.make_hyper_prior(
-            torso,
-            spec.num_actions,
-            index.dim,
-            observation,
-            scale=config.prior_scale,
-            std=config.prior_std,
-            mean_init=config.mean_init,
-            has_unit_norm=config.unit_prior,
-            is_independent=config.independent_prior,
-            num_states=spec.num_states,
-        )
-        return nonlinear.make_hypermodel_network(
-            config.hidden_sizes,
-            *arguments,
-            **common,
-            prior=prior,
-            prior_std=config.prior_std,
-            mean_init=config.mean_init,
-        )
+    if config.network == "last_layer_bias":
+        head = heads.hyperdqn_linear(spec.num_actions, index.dim)
+    else:
+        kernel_init = heads.learnable_init(config.mean_init, config.prior_std)
+        head = heads.HyperLinear(spec.num_actions, index.dim, kernel_init)
+    return epistemic.make_hyper_network(
+        torso,
+        spec.num_actions,
+        index,
+        observation,
+        prior=_hyper_prior(config),
+        head=head,
+        posterior_scale=config.posterior_scale,
+        num_states=spec.num_states,
+    )
+
+
+def _make_all_layers(
+    config: Config, spec: types.EnvironmentSpec, index: indices.IndexDistribution
+) -> epistemic.EpistemicNetwork:
+    if len(spec.observation_shape) == 3:
+        raise ValueError("network=all_layers has no convolutions, so it is not for pixels: use last_layer")
+    _, observation = base.make_torso(config.hidden_sizes, spec)
+    return hypermodel.make_hypermodel_network(
+        config.hidden_sizes,
+        spec.num_actions,
+        index,
+        observation,
+        prior=_hyper_prior(config),
+        head_init=heads.learnable_init(config.mean_init, config.prior_std),
+        posterior_scale=config.posterior_scale,
+        num_states=spec.num_states,
+    )
+
+
+def _make_epinet(
+    config: Config, spec: types.EnvironmentSpec, index: indices.IndexDistribution
+) -> epistemic.EpistemicNetwork:
     if config.unit_prior:
         raise ValueError("an epinet's prior is an ensemble of networks: use unit_prior=False with network=epinet")
+    torso, observation = base.make_torso(config.hidden_sizes, spec)
     prior_torso, _ = base.make_torso(config.epinet_prior_hidden_sizes, spec)
-    prior = epistemic.make_ensemble_prior(
-        prior_torso, spec.num_actions, index.dim, observation, scale=config.prior_scale, num_states=spec.num_states
+    return epinet.make_epinet_network(
+        torso,
+        spec.num_actions,
+        index,
+        observation,
+        hidden_sizes=config.epinet_hidden_sizes,
+        prior=priors.ensemble_prior(config.prior_scale, torso=prior_torso),
+        posterior_scale=config.posterior_scale,
+        num_states=spec.num_states,
     )
-    return nonlinear.make_epinet_network(
-        torso, *arguments, **common, prior=prior, hidden_sizes=config.epinet_hidden_sizes
-    )
+
+
+# The values of `Config.network`, and what makes them.
+NETWORKS = {
+    "last_layer": _make_last_layer,
+    "last_layer_bias": _make_last_layer,
+    "all_layers": _make_all_layers,
+    "epinet": _make_epinet,
+}
 
 
 def make_agent(
@@ -146,7 +171,7 @@ def make_agent(
     """
     index = indices.make(config.index_distribution, config.index_dim)
     perturbation = indices.make(config.perturbation_distribution, config.index_dim)
-    network = adapt(make_network(config, spec, index))
+    network = adapt(NETWORKS[config.network](config, spec, index))
     loss = losses.make_td_loss(
         network,
         kind=config.loss,

@@ -1,59 +1,97 @@
-"""HyperAgent's uncertainty in place of R-max's counts: whatever was never tried is worth the same.
+"""R-max with HyperAgent's uncertainty in place of counts: every action that was never tried is worth the same.
 
 On DeepSea an agent must try almost all N^2 pairs of cell and action, N in an episode. How many episodes that takes
-depends on how evenly untried pairs attract it. Where the value of an untried pair is drawn at random, by an index
-or by how the network happens to generalise, some look poor and are passed by again and again, until they are all
-that is left: about N log N episodes. Where all are worth the same, the nearest is tried next, and episodes are
-linear in N. So this agent
-- acts on, and bootstraps from, `unknown_value` where the uncertainty is still close to the prior's, and the mean
-  where it is gone, so that what little is left of it does not add up along a path either;
-- has a prior that is drawn for every state and action by itself, so that uncertainty is not learned away where
-  nothing was tried (observations that are not integers have a network's);
-- has a lower discount, so that a nearer untried pair is better by more than the error of the values;
-- learns as `hyperagent_prioritized` does.
-It is for environments with little randomness: one visit makes an action known. BUILD_NOTES.md has what was
-measured.
+depends on how evenly untried pairs attract it. Where the value of an untried pair is random, through an index or
+through how the network happens to generalise, the unlucky ones are skipped until they are all that is left: about
+N log N episodes. Where all are worth the same, the nearest is tried next, and episodes are linear in N. So this
+agent acts on, and bootstraps from, `unknown_value` where the uncertainty is still close to the prior's, and the
+mean where it is gone, so that what little is left of it does not add up along a path either. presets.py has its
+other settings: a prior that is drawn for every state and action by itself (for observations that are not integers,
+by a network), a lower discount, and the replay of `hyperagent_prioritized`.
+
+It is for environments with little randomness: one visit makes an action known. BUILD_NOTES.md has measurements.
 """
 
 import dataclasses
 import functools
 
+import jax.numpy as jnp
+
 from hyperagent_jax import types
 from hyperagent_jax.agents import base
 from hyperagent_jax.agents import hyperagent
-from hyperagent_jax.agents import hyperagent_prioritized
+from hyperagent_jax.networks import checks
 from hyperagent_jax.networks import epistemic
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(hyperagent_prioritized.Config):
-    """The settings of `hyperagent_prioritized`, without sampled optimism.
+class Config(hyperagent.Config):
+    """HyperAgent's settings and those of R-max; needs unit_prior=True, as the preset has it.
 
     Attributes:
         unknown_value: what an unknown action is taken to be worth: the largest return there is.
-        known_below: an action is known when no more than this share of its prior uncertainty is left.
-        unknown_above: and unknown from this share on; in between its value is on the line that joins both.
+        known_below: an action is known when at most this share of its prior uncertainty is left.
+        unknown_above: and unknown from this share upwards; in between its value is interpolated.
     """
 
     unknown_value: float = 1.0
     known_below: float = 0.2
     unknown_above: float = 0.4
-    num_ois: int = 1
-    independent_prior: bool = True
-    discount: float = 0.985
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if not self.unit_prior:
             raise ValueError("hyperagent_rmax compares uncertainties with the prior's norm: use unit_prior=True")
         if self.network not in ("last_layer", "last_layer_bias"):
             raise ValueError("hyperagent_rmax needs values that are linear in the index: use network=last_layer")
         super().__post_init__()
+        checks.require_finite(unknown_value=self.unknown_value)
+
+
+def with_rmax_values(
+    network: epistemic.EpistemicNetwork,
+    unknown_value: float,
+    *,
+    prior_norm: float,
+    known_below: float,
+    unknown_above: float,
+) -> epistemic.EpistemicNetwork:
+    """Gives a network R-max's values (Brafman and Tennenholtz, 2002), with uncertainty in place of counts.
+
+    With mean mu and coefficients m of an action, u = |m| / prior_norm is the share of its prior uncertainty that
+    is left. Its value is mu where u <= known_below, the larger of mu and unknown_value where u >= unknown_above,
+    and interpolated linearly in between; it does not depend on the index. So all actions that were never tried are
+    worth the same, however the network generalises to them, and all that were tried are worth their mean.
+
+    Args:
+        network: a network that is linear in its index.
+        unknown_value: what an unknown action is worth.
+        prior_norm: norm of the prior's coefficients, the same for all states and actions.
+        known_below: up to this share an action is known.
+        unknown_above: from this share upwards it is unknown.
+    """
+    if not network.is_linear:
+        raise ValueError("unknown_value needs a network that is linear in its index")
+    if not prior_norm > 0:
+        raise ValueError(f"unknown_value needs a prior that tells what is unknown, got the scale {prior_norm}")
+    if not 0 <= known_below < unknown_above:
+        raise ValueError(
+            f"known_below must be at least 0 and less than unknown_above, got {known_below} and {unknown_above}"
+        )
+
+    def value(params: types.Params, belief: types.Array, index: types.Array) -> types.Array:
+        del params, index
+        mean = belief[:, -1]
+        left = jnp.sqrt(jnp.sum(belief[:, :-1] ** 2, axis=-1)) / prior_norm
+        weight = jnp.clip((left - known_below) / (unknown_above - known_below), 0.0, 1.0)
+        return mean + weight * jnp.maximum(unknown_value - mean, 0.0)
+
+    return network._replace(value=value)
 
 
 def make_agent(config: Config, spec: types.EnvironmentSpec) -> base.Agent:
     """Makes the agent for an environment."""
     adapt = functools.partial(
-        epistemic.with_unknown_value,
+        with_rmax_values,
         unknown_value=config.unknown_value,
         prior_norm=config.prior_scale,
         known_below=config.known_below,

@@ -1,15 +1,17 @@
 """Epistemic networks: Q-values as a function of an observation and an index."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import flax.linen as nn
-import jax
-import jax.numpy as jnp
 
 from hyperagent_jax import indices
 from hyperagent_jax import types
+from hyperagent_jax.networks import checks
+from hyperagent_jax.networks import coefficients
 from hyperagent_jax.networks import heads
+from hyperagent_jax.networks import priors
+from hyperagent_jax.networks import torsos
 
 
 class EpistemicNetwork(NamedTuple):
@@ -26,327 +28,204 @@ class EpistemicNetwork(NamedTuple):
         index: distribution of the index.
         is_linear: whether beliefs are coefficients [num_actions, index_dim + 1] of a function that is linear in
             the index, their product with [index, 1]; the exact loss needs it.
+        observation: zeros in the shape of one observation; None if it is not known.
+        belief: method that maps (variables, observation) to the belief: `prior` and `posterior` in one call.
+        apply: method that maps (variables, observation, index) to Q-values [num_actions].
     """
 
     init: Callable[[types.PRNGKey], types.Variables]
-    prior: Callable[[types.Params, types.Array], types.Belief]
-    posterior: Callable[[types.Params, types.Array, types.Belief], types.Belief]
+    prior: Callable[[types.Params, Any], types.Belief]
+    posterior: Callable[[types.Params, Any, types.Belief], types.Belief]
     value: Callable[[types.Params, types.Belief, types.Array], types.Array]
-    index: indices.IndexDistribution
+    index: indices.IndexDistribution  # type: ignore[assignment]  # hides tuple.index
     is_linear: bool
+    observation: Any = None
 
-    def belief(self, variables: types.Variables, observation: types.Array) -> types.Belief:
-        """Everything about one observation that does not depend on the index."""
+    def belief(self, variables: types.Variables, observation: Any) -> types.Belief:
+        """Returns everything about one observation that does not depend on the index."""
         prior = self.prior(variables.prior, observation)
         return self.posterior(variables.params, observation, prior)
 
-    def apply(self, variables: types.Variables, observation: types.Array, index: types.Array) -> types.Array:
-        """Q-values [num_actions] of one observation for one index (eq. 3)."""
+    def apply(self, variables: types.Variables, observation: Any, index: types.Array) -> types.Array:
+        """Returns the Q-values [num_actions] of one observation for one index (eq. 3)."""
         return self.value(variables.params, self.belief(variables, observation), index)
 
 
 def evaluate_coefficients(coefficients: types.Array, index: types.Array) -> types.Array:
-    """Q-values [num_actions] of linear coefficients [num_actions, M + 1] at an index [M]."""
+    """Returns the Q-values [num_actions] of linear coefficients [num_actions, M + 1] at an index [M]."""
     if index.shape != (coefficients.shape[-1] - 1,):
         expected = (coefficients.shape[-1] - 1,)
         raise ValueError(f"the network's index has the shape {expected}, not {index.shape}")
+    # M is small and a sum of scaled columns fuses into its neighbours on a CPU, which a product would not.
     values = coefficients[:, -1]
     for i in range(index.shape[-1]):
         values += coefficients[:, i] * index[i]
     return values
 
 
-class TorsoAndHead(nn.Module):
-    """Features of an observation and the output layer on them."""
-
-    torso: nn.Module
-    head: nn.Module
-
-    def __call__(self, observation):
-        return self.head(self.torso(observation))
-
-
-class LinearFunction(NamedTuple):
-    """A function of observation and index that is linear in the index; fixed priors are such.
-
-    Attributes:
-        init: maps a key to its parameters.
-        apply: maps (parameters, observation) to coefficients [num_actions, M + 1].
-    """
-
-    init: Callable[[types.PRNGKey], types.Params]
-    apply: Callable[[types.Params, types.Array], types.Array]
-
-
-def _linear_function(module: nn.Module, observation: types.Array) -> LinearFunction:
-    return LinearFunction(
-        lambda key: module.init(key, observation)["params"],
-        lambda params, o: module.apply({"params": params}, o),
+def init_with_prior(
+    init: Callable[[types.PRNGKey], types.Params], prior: coefficients.CoefficientFn
+) -> Callable[[types.PRNGKey], types.Variables]:
+    """Returns the `init` of a network with a prior."""
+    return lambda key: types.Variables(
+        params=init(types.fold_in_tag(key, "params")), prior=prior.init(types.fold_in_tag(key, "prior"))
     )
-
-
-def _scaled_prior(function: LinearFunction, scale: float, num_states: int | None) -> LinearFunction:
-    """Scales a prior; for integer observations its values at all of them become its parameters."""
-
-    def scaled(params, o):
-        return scale * function.apply(params, o)
-
-    if num_states is None:
-        return LinearFunction(function.init, scaled)
-    return LinearFunction(
-        lambda key: jax.vmap(scaled, (None, 0))(function.init(key), jnp.arange(num_states)),
-        lambda table, o: table[o],
-    )
-
-
-def make_hyper_prior(
-    torso: nn.Module,
-    num_actions: int,
-    index_dim: int,
-    observation: types.Array,
-    *,
-    scale: float,
-    std: float = 1.0,
-    mean_init: str = "sphere",
-    has_unit_norm: bool = False,
-    is_independent: bool = False,
-    num_states: int | None = None,
-) -> LinearFunction:
-    """HyperAgent's prior: a linear hypermodel on the last layer of a torso of its own (eq. 13).
-
-    Args:
-        torso: the prior's torso.
-        num_actions: number of actions.
-        index_dim: M.
-        observation: an example observation.
-        scale: factor of the prior.
-        std: radius of the spheres the last layer is drawn from.
-        mean_init: how b_0 is drawn, "sphere" or "xavier".
-        has_unit_norm: whether to scale the coefficients of every state and action to norm 1 and leave out the
-            mean: the prior sigma_0 z_0(s, a) of the tabular analysis, with sigma_0 = `scale`.
-        is_independent: whether these coefficients are drawn by themselves for every integer state and action, as
-            there, instead of by a network, whose values have a large part in common: learning at some states
-            takes that part away from all.
-        num_states: with integer observations, their number. The prior is then evaluated once for
-            every state and kept as a table, which is what its network would return.
-    """
-    if is_independent and num_states is not None:
-        return _make_independent_prior(num_actions, index_dim, num_states, scale)
-    network = TorsoAndHead(torso, heads.HyperLinear(num_actions, index_dim, heads.prior_init(mean_init, std)))
-    prior = _linear_function(network, observation)
-    if has_unit_norm:
-        prior = LinearFunction(prior.init, lambda params, o: _with_unit_norm(network.apply({"params": params}, o)))
-    return _scaled_prior(prior, scale, num_states)
-
-
-def _make_independent_prior(num_actions: int, index_dim: int, num_states: int, scale: float) -> LinearFunction:
-    """A prior without mean whose coefficients [M] are uniform on a sphere for every state and action."""
-
-    def init(key):
-        directions = indices.sphere(index_dim).sample(key, (num_states, num_actions))
-        return scale * jnp.pad(directions, ((0, 0), (0, 0), (0, 1)))
-
-    return LinearFunction(init, lambda table, o: table[o])
-
-
-def _with_unit_norm(coefficients: types.Array) -> types.Array:
-    """Scales the coefficients [num_actions, M + 1] of every action to norm 1, without a mean."""
-    without_mean = coefficients.at[:, -1].set(0.0)
-    norm = jnp.linalg.norm(without_mean, axis=-1, keepdims=True)
-    return without_mean / jnp.maximum(norm, 1e-20)
-
-
-def _make_ensemble(
-    torso: nn.Module, num_actions: int, num_members: int, observation: types.Array
-) -> LinearFunction:
-    """Separate plain networks, one per coordinate of the index; parameters have a leading axis of members."""
-    member = _linear_function(TorsoAndHead(torso, heads.plain_linear(num_actions)), observation)
-
-    def init(key):
-        return jax.vmap(member.init)(jax.random.split(key, num_members))
-
-    def apply(params, o):
-        values = jax.vmap(lambda p: member.apply(p, o)[:, 0], out_axes=1)(params)
-        return jnp.pad(values, ((0, 0), (0, 1)))
-
-    return LinearFunction(init, apply)
-
-
-def make_ensemble_prior(
-    torso: nn.Module,
-    num_actions: int,
-    index_dim: int,
-    observation: types.Array,
-    *,
-    scale: float,
-    num_states: int | None = None,
-) -> LinearFunction:
-    """One fixed random network per coordinate of the index, weighted by it (Ensemble+ and epinets)."""
-    return _scaled_prior(_make_ensemble(torso, num_actions, index_dim, observation), scale, num_states)
-
-
-def no_prior(num_actions: int, index_dim: int) -> LinearFunction:
-    """The prior that is zero everywhere."""
-    return LinearFunction(lambda key: (), lambda params, o: jnp.zeros((num_actions, index_dim + 1)))
 
 
 def make_linear_network(
-    learnable: LinearFunction,
-    prior: LinearFunction,
+    learnable: coefficients.CoefficientFn,
+    prior: coefficients.CoefficientFn,
     index: indices.IndexDistribution,
     posterior_scale: float = 1.0,
+    observation: Any = None,
 ) -> EpistemicNetwork:
-    """A network whose Q-values are linear in the index.
+    """Makes a network whose Q-values are linear in the index.
 
     Args:
         learnable: the learnable part.
         prior: the fixed prior.
         index: distribution of the index.
         posterior_scale: factor of the learnable part.
+        observation: an example observation, if known.
     """
+    checks.require_index(index)
+    checks.require_finite(posterior_scale=posterior_scale)
 
-    def posterior(params, o, prior_belief):
+    def posterior(params: types.Params, o: Any, prior_belief: types.Array) -> types.Array:
         return posterior_scale * learnable.apply(params, o) + prior_belief
 
-    def value(params, belief, index):
+    def value(params: types.Params, belief: types.Array, index: types.Array) -> types.Array:
         del params
         return evaluate_coefficients(belief, index)
 
-    init = with_prior(learnable.init, prior)
-    return EpistemicNetwork(init, prior.apply, posterior, value, index, is_linear=True)
+    init = init_with_prior(learnable.init, prior)
+    return EpistemicNetwork(init, prior.apply, posterior, value, index, True, observation)
 
 
-def with_unknown_value(
-    network: EpistemicNetwork, unknown_value: float, *, prior_norm: float, known_below: float, unknown_above: float
+class NonlinearBelief(NamedTuple):
+    """A belief of a network that is not linear in its index.
+
+    Attributes:
+        coefficients: the part that is linear in the index, [num_actions, M + 1].
+        hidden: what the rest needs of the state.
+    """
+
+    coefficients: types.Array
+    hidden: types.Array
+
+
+def make_nonlinear_network(
+    init: Callable[[types.PRNGKey], types.Params],
+    prior: coefficients.CoefficientFn,
+    posterior: Callable[[types.Params, Any, types.Array], NonlinearBelief],
+    learnable: Callable[[types.Params, types.Array, types.Array], types.Array],
+    index: indices.IndexDistribution,
+    observation: Any = None,
 ) -> EpistemicNetwork:
-    """R-max (Brafman and Tennenholtz, 2002) with a hypermodel's uncertainty in place of counts.
-
-    With mean mu and coefficients m of an action, u = |m| / prior_norm is the share of its prior uncertainty that
-    is left. Its value is mu where u <= known_below, the larger of mu and unknown_value where u >= unknown_above,
-    and in between on the line that joins them; no index changes it. So all actions that were never tried are worth
-    the same, however the network generalises to them, and all that were tried what is known of them.
+    """Makes a network of which a part is not linear in the index.
 
     Args:
-        network: a network that is linear in its index.
-        unknown_value: what an unknown action is worth.
-        prior_norm: norm of the prior's coefficients, the same for all states and actions.
-        known_below: up to this share an action is known.
-        unknown_above: from this share on it is unknown.
+        init: maps a key to the learnable parameters.
+        prior: the fixed prior.
+        posterior: maps (params, observation, the prior's coefficients) to a NonlinearBelief.
+        learnable: maps (params, belief.hidden, index) to what is added to the linear part, [num_actions].
+        index: distribution of the index.
+        observation: an example observation, if known.
     """
-    if not network.is_linear:
-        raise ValueError("unknown_value needs a network that is linear in its index")
-    if not prior_norm > 0:
-        raise ValueError(f"unknown_value needs a prior that tells what is unknown, got the scale {prior_norm}")
-    if not 0 <= known_below < unknown_above:
-        raise ValueError(
-            f"known_below must be at least 0 and less than unknown_above, got {known_below} and {unknown_above}"
-        )
 
-    def value(params, belief, index):
-        del params, index
-        mean = belief[:, -1]
-        left = jnp.sqrt(jnp.sum(belief[:, :-1] ** 2, axis=-1)) / prior_norm
-        weight = jnp.clip((left - known_below) / (unknown_above - known_below), 0.0, 1.0)
-        return mean + weight * jnp.maximum(unknown_value - mean, 0.0)
+    def value(params: types.Params, belief: NonlinearBelief, index: types.Array) -> types.Array:
+        linear = evaluate_coefficients(belief.coefficients, index)
+        return linear + learnable(params, belief.hidden, index)
 
-    return network._replace(value=value)
+    with_prior = init_with_prior(init, prior)
+    return EpistemicNetwork(with_prior, prior.apply, posterior, value, index, False, observation)
 
 
-def with_prior(
-    init: Callable[[types.PRNGKey], types.Params], prior: LinearFunction
-) -> Callable[[types.PRNGKey], types.Variables]:
-    """The `init` of a network with a prior."""
-    return lambda key: types.Variables(
-        params=init(types.fold_in_tag(key, "params")), prior=prior.init(types.fold_in_tag(key, "prior"))
-    )
+def check_inputs(
+    torso: Any,
+    num_actions: int,
+    index: indices.IndexDistribution,
+    observation: Any,
+    prior: priors.Prior,
+    num_states: int | None,
+) -> priors.PriorInputs:
+    """Checks what a network is made from, and returns what its prior needs to know."""
+    checks.require_num_actions(num_actions)
+    checks.require_index(index)
+    priors.require_prior(prior)
+    observation = checks.example_observation(observation, num_states)
+    torsos.feature_shape(torso, observation)
+    return priors.PriorInputs(torso, num_actions, index.dim, observation, num_states)
 
 
 def make_hyper_network(
-    torso: nn.Module,
+    torso: Any,
     num_actions: int,
     index: indices.IndexDistribution,
-    observation: types.Array,
+    observation: Any,
     *,
-    prior_torso: nn.Module | None = None,
-    prior_scale: float = 1.0,
+    prior: priors.Prior | None = None,
+    head: nn.Module | None = None,
     posterior_scale: float = 1.0,
-    prior_std: float = 1.0,
-    mean_init: str = "sphere",
-    has_unit_prior: bool = False,
-    has_independent_prior: bool = False,
-    has_bias: bool = False,
     num_states: int | None = None,
 ) -> EpistemicNetwork:
-    """HyperAgent's network: a linear hypermodel on the last layer plus a fixed prior (eq. 3, 13).
+    """Makes HyperAgent's network: a linear hypermodel on the last layer plus a fixed prior (eq. 3, 13).
 
     Args:
-        torso: flax module that maps one observation to features [H].
+        torso: maps one observation to features [H]: a flax.linen module or what else torsos.py names.
         num_actions: number of actions.
         index: distribution of the index.
         observation: an example observation (its shape and type are used, not its value).
-        prior_torso: the prior's own torso; by default a second draw of `torso`.
-        prior_scale: factor of the fixed prior.
+        prior: the fixed prior; by default `priors.hyper_prior()`.
+        head: flax.linen module that maps features [H] to coefficients [num_actions, index_dim + 1]; by default
+            `heads.HyperLinear(num_actions, index.dim)`.
         posterior_scale: factor of the learnable part.
-        prior_std: radius of the spheres the prior's last layer is drawn from.
-        mean_init: how b and b_0 start, "sphere" or "xavier".
-        has_unit_prior: whether the prior has mean zero and coefficients of norm `prior_scale` everywhere.
-        has_independent_prior: whether, for integer observations, they are drawn without a network.
-        has_bias: HyperDQN's form: the last layer's bias is generated too, from zero on, and the learnable
-            hypermodel starts as HyperDQN's.
         num_states: with integer observations, their number; the prior is then kept as a table.
 
     Returns:
         The network; its beliefs are coefficients [num_actions, index_dim + 1].
     """
-    if has_bias:
-        head = heads.HyperLinear(num_actions, index.dim, heads.hyperdqn_init, nn.initializers.zeros)
-    else:
-        head = heads.HyperLinear(num_actions, index.dim, heads.learnable_init(mean_init, prior_std))
-    prior = make_hyper_prior(
-        prior_torso or torso,
-        num_actions,
-        index.dim,
-        observation,
-        scale=prior_scale,
-        std=prior_std,
-        mean_init=mean_init,
-        has_unit_norm=has_unit_prior,
-        is_independent=has_independent_prior,
-        num_states=num_states,
-    )
-    learnable = _linear_function(TorsoAndHead(torso, head), observation)
-    return make_linear_network(learnable, prior, index, posterior_scale)
+    prior = priors.hyper_prior() if prior is None else prior
+    inputs = check_inputs(torso, num_actions, index, observation, prior, num_states)
+    head = heads.HyperLinear(num_actions, index.dim) if head is None else head
+    learnable = coefficients.with_head(torso, head, inputs.observation)
+    return make_linear_network(learnable, prior.build(inputs), index, posterior_scale, inputs.observation)
 
 
-def make_plain_network(torso: nn.Module, num_actions: int, observation: types.Array) -> EpistemicNetwork:
-    """A network without index and prior: a torso and a linear layer."""
-    learnable = _linear_function(TorsoAndHead(torso, heads.plain_linear(num_actions)), observation)
-    return make_linear_network(learnable, no_prior(num_actions, 0), indices.no_index())
+def make_plain_network(torso: Any, num_actions: int, observation: Any) -> EpistemicNetwork:
+    """Makes a network without index and prior: a torso and a linear layer.
+
+    Args:
+        torso: maps one observation to features [H], as in `make_hyper_network`.
+        num_actions: number of actions.
+        observation: an example observation.
+    """
+    index, prior = indices.no_index(), priors.no_prior()
+    inputs = check_inputs(torso, num_actions, index, observation, prior, None)
+    learnable = coefficients.with_head(torso, heads.plain_linear(num_actions), inputs.observation)
+    return make_linear_network(learnable, prior.build(inputs), index, observation=inputs.observation)
 
 
 def make_ensemble_network(
-    torso: nn.Module,
+    torso: Any,
     num_actions: int,
     num_members: int,
-    observation: types.Array,
+    observation: Any,
     *,
-    prior_scale: float = 0.0,
+    prior: priors.Prior | None = None,
     num_states: int | None = None,
 ) -> EpistemicNetwork:
-    """An ensemble of whole networks; the index e_i chooses member i, so it is linear in the index too.
+    """Makes an ensemble of whole networks; the index e_i chooses member i, so it is linear in the index too.
 
     Args:
-        torso: flax module that maps one observation to features.
+        torso: maps one observation to features [H], as in `make_hyper_network`.
         num_actions: number of actions.
         num_members: M.
         observation: an example observation.
-        prior_scale: factor of every member's own fixed prior network; 0 for no priors.
+        prior: the fixed prior, such as `priors.ensemble_prior(30.0)`; by default none.
         num_states: with integer observations, their number; the prior is then kept as a table.
     """
-    ensemble = _make_ensemble(torso, num_actions, num_members, observation)
-    prior = no_prior(num_actions, num_members)
-    if prior_scale:
-        prior = make_ensemble_prior(
-            torso, num_actions, num_members, observation, scale=prior_scale, num_states=num_states
-        )
-    return make_linear_network(ensemble, prior, indices.coordinate(num_members))
+    prior, index = priors.no_prior() if prior is None else prior, indices.make("coordinate", num_members)
+    inputs = check_inputs(torso, num_actions, index, observation, prior, num_states)
+    members = coefficients.ensemble(torso, num_actions, num_members, inputs.observation)
+    return make_linear_network(members, prior.build(inputs), index, observation=inputs.observation)

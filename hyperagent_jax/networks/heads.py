@@ -1,4 +1,4 @@
-"""Output layers: from features phi(s) of one state to what an index turns into Q-values."""
+"""Output layers: from the features phi(s) of one state to what an index turns into Q-values."""
 
 from collections.abc import Callable
 import math
@@ -13,6 +13,72 @@ from hyperagent_jax import types
 from hyperagent_jax.networks import torsos
 
 Initializer = Callable[..., types.Array]
+
+
+def _joined(weight_init: Initializer, mean_init: Initializer) -> Initializer:
+    """Joins an initialiser of A on [H * actions, M] and one of b on [H, actions] into one array."""
+
+    def init(key: types.PRNGKey, shape: tuple[int, ...], dtype: Any = jnp.float32) -> types.Array:
+        features, actions, width = shape
+        key_a, key_b = jax.random.split(key)
+        a = weight_init(key_a, (features * actions, width - 1), dtype)
+        b = mean_init(key_b, (features, actions), dtype)
+        return jnp.concatenate([a.reshape(features, actions, width - 1), b[..., None]], axis=-1)
+
+    return init
+
+
+def sphere_rows(radius: float) -> Initializer:
+    """Draws every row [M] uniformly on the sphere of that radius."""
+
+    def init(key: types.PRNGKey, shape: tuple[int, ...], dtype: Any = jnp.float32) -> types.Array:
+        return radius * indices.sphere(shape[1]).sample(key, shape[:1]).astype(dtype)
+
+    return init
+
+
+def sphere_vector(radius: float) -> Initializer:
+    """Draws the whole array, flattened, uniformly on the sphere of that radius."""
+
+    def init(key: types.PRNGKey, shape: tuple[int, ...], dtype: Any = jnp.float32) -> types.Array:
+        return radius * indices.sphere(math.prod(shape)).sample(key, ()).reshape(shape).astype(dtype)
+
+    return init
+
+
+def _mean_init(name: str, radius: float) -> Initializer:
+    inits = {"sphere": sphere_vector(radius), "xavier": torsos.xavier_normal}
+    if name not in inits:
+        raise ValueError(f"unknown mean_init {name!r}; choose one of {', '.join(inits)}")
+    return inits[name]
+
+
+def learnable_init(mean_init: str = "sphere", radius: float = 1.0) -> Initializer:
+    """Returns the released code's initialiser of the learnable hypermodel.
+
+    A is Xavier normal on [H * actions, M].
+
+    Args:
+        mean_init: how b is drawn: as one vector on a "sphere" of the given radius, or "xavier".
+        radius: that radius.
+    """
+    return _joined(torsos.xavier_normal, _mean_init(mean_init, radius))
+
+
+def prior_init(mean_init: str = "sphere", radius: float = 1.0) -> Initializer:
+    """Returns the released code's initialiser of the fixed prior: every row of A_0 is on a sphere.
+
+    Args:
+        mean_init: how b_0 is drawn, as in `learnable_init`.
+        radius: radius of all spheres.
+    """
+    return _joined(sphere_rows(radius), _mean_init(mean_init, radius))
+
+
+def hyperdqn_init(key: types.PRNGKey, shape: tuple[int, ...], dtype: Any = jnp.float32) -> types.Array:
+    """Initialises as HyperDQN's own code does on DeepSea: A normal with standard deviation 1 / sqrt(H), b zero."""
+    normal = nn.initializers.normal(1.0 / math.sqrt(shape[0]))
+    return _joined(normal, nn.initializers.zeros)(key, shape, dtype)
 
 
 class HyperLinear(nn.Module):
@@ -32,7 +98,7 @@ class HyperLinear(nn.Module):
 
     num_actions: int
     index_dim: int
-    kernel_init: Initializer
+    kernel_init: Initializer = learnable_init()
     bias_init: Initializer | None = None
 
     @nn.compact
@@ -47,62 +113,15 @@ class HyperLinear(nn.Module):
         return coefficients
 
 
+def hyperdqn_linear(num_actions: int, index_dim: int) -> HyperLinear:
+    """Makes HyperDQN's head: the last layer's bias is generated too, initialised at zero."""
+    return HyperLinear(num_actions, index_dim, hyperdqn_init, nn.initializers.zeros)
+
+
+def _plain_init(key: types.PRNGKey, shape: tuple[int, ...], dtype: Any = jnp.float32) -> types.Array:
+    return torsos.xavier_normal(key, shape[:2], dtype)[..., None]
+
+
 def plain_linear(num_actions: int) -> HyperLinear:
-    """A linear layer with bias and without index: features [H] to [num_actions, 1]."""
-
-    def kernel_init(key, shape, dtype=jnp.float32):
-        return torsos.xavier_normal(key, shape[:2], dtype)[..., None]
-
-    return HyperLinear(num_actions, 0, kernel_init, nn.initializers.zeros)
-
-
-def _joined(weight_init: Initializer, mean_init: Initializer) -> Initializer:
-    """Joins an initialiser of A on [H * actions, M] and one of b on [H, actions] into one array."""
-
-    def init(key, shape, dtype=jnp.float32):
-        features, actions, width = shape
-        key_a, key_b = jax.random.split(key)
-        a = weight_init(key_a, (features * actions, width - 1), dtype)
-        b = mean_init(key_b, (features, actions), dtype)
-        return jnp.concatenate([a.reshape(features, actions, width - 1), b[..., None]], axis=-1)
-
-    return init
-
-
-def sphere_rows(scale: float) -> Initializer:
-    """Every row [M] uniform on the sphere of radius `scale`."""
-    return lambda key, shape, dtype=jnp.float32: (
-        scale * indices.sphere(shape[1]).sample(key, shape[:1]).astype(dtype)
-    )
-
-
-def sphere_vector(scale: float) -> Initializer:
-    """The whole array, flattened, uniform on the sphere of radius `scale`."""
-
-    def init(key, shape, dtype=jnp.float32):
-        return scale * indices.sphere(math.prod(shape)).sample(key, ()).reshape(shape).astype(dtype)
-
-    return init
-
-
-def _mean_init(name: str, scale: float) -> Initializer:
-    inits = {"sphere": sphere_vector(scale), "xavier": torsos.xavier_normal}
-    if name not in inits:
-        raise ValueError(f"unknown mean_init {name!r}; choose one of {', '.join(inits)}")
-    return inits[name]
-
-
-def learnable_init(mean_init: str, prior_std: float) -> Initializer:
-    """The released code's start of the learnable hypermodel: A Xavier normal on [H * actions, M]."""
-    return _joined(torsos.xavier_normal, _mean_init(mean_init, prior_std))
-
-
-def hyperdqn_init(key: types.PRNGKey, shape: tuple[int, ...], dtype: Any = jnp.float32) -> types.Array:
-    """The start HyperDQN's own code has on DeepSea: A normal with standard deviation 1 / sqrt(H), b zero."""
-    normal = nn.initializers.normal(1.0 / math.sqrt(shape[0]))
-    return _joined(normal, nn.initializers.zeros)(key, shape, dtype)
-
-
-def prior_init(mean_init: str, prior_std: float) -> Initializer:
-    """The released code's fixed prior: every row of A_0 on the sphere of radius `prior_std`."""
-    return _joined(sphere_rows(prior_std), _mean_init(mean_init, prior_std))
+    """Makes a linear layer with bias and without index: features [H] to [num_actions, 1]."""
+    return HyperLinear(num_actions, 0, _plain_init, nn.initializers.zeros)

@@ -1,12 +1,26 @@
-"""Feature networks phi_w, written for one observation."""
+"""Feature networks phi_w, written for one observation, and adapters for those of other frameworks.
 
-from collections.abc import Sequence
-from typing import ClassVar
+A torso is any of
+- a flax.linen module;
+- a pair (init, apply): a tuple, or an object with these two attributes, with init(key, observation) -> params and
+  apply(params, observation) -> features [H]. dm-haiku's `transform` returns such a pair;
+- `from_nnx(lambda rngs: Module(...))` for flax.nnx, `from_equinox(lambda key: Module(...))` for equinox;
+- a function of the observation, which has nothing to learn.
+"""
 
+from collections.abc import Callable, Sequence
+import functools
+import inspect
+from typing import Any, ClassVar, NamedTuple
+
+from flax import nnx
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
+import numpy as np
 
 from hyperagent_jax import types
+from hyperagent_jax.networks import checks
 
 # The released code draws every torso weight Xavier normal, not truncated, and starts biases at zero.
 xavier_normal = nn.initializers.variance_scaling(1.0, "fan_avg", "normal")
@@ -31,7 +45,7 @@ class Mlp(nn.Module):
 def look_up_row(
     module: nn.Module, init: nn.initializers.Initializer, shape: tuple[int, int], state: types.Array
 ) -> types.Array:
-    """Row `state` of the table `ROWS` of a module, which has the given shape when it is made.
+    """Returns row `state` of the table `ROWS` of a module, which is initialised with the given shape.
 
     A learner may later put a shorter table in its place, with only the rows that a batch asks for.
     """
@@ -41,7 +55,7 @@ def look_up_row(
 
 
 class OneHot(nn.Module):
-    """The one-hot code of an integer state, nothing learned: the features of the tabular analysis."""
+    """The one-hot code of an integer state, without parameters: the features of the tabular analysis."""
 
     num_states: int
 
@@ -52,7 +66,8 @@ class OneHot(nn.Module):
 class OneHotMlp(nn.Module):
     """`Mlp` on the one-hot code of an integer state, without the one-hot.
 
-    The first layer is a row lookup (see `look_up_row`); all other parameters have the shapes of `Mlp`.
+    The first layer is a row lookup (see `look_up_row`); all other parameters have the shapes of `Mlp`. As always
+    in JAX, a state beyond the last one reads the last row.
     """
 
     num_states: int
@@ -107,3 +122,163 @@ def min_max_normalize(x: types.Array) -> types.Array:
     """Scales the entries of one example to [0, 1]; a constant example becomes all zeros."""
     low, high = jnp.min(x), jnp.max(x)
     return (x - low) / jnp.maximum(high - low, 1e-8)
+
+
+class Torso(NamedTuple):
+    """A torso as pure functions.
+
+    Attributes:
+        init: maps (key, observation) to params.
+        apply: maps (params, observation) to features [H].
+    """
+
+    init: Callable[[types.PRNGKey, Any], types.Params]
+    apply: Callable[[types.Params, Any], types.Array]
+
+
+def from_nnx(make: Callable[[nnx.Rngs], nnx.Module]) -> Torso:
+    """Makes a torso of a flax.nnx module.
+
+    Args:
+        make: maps nnx.Rngs to a module, for example `lambda rngs: MyTorso(64, rngs=rngs)`. All variables of the
+            module must be nnx.Param.
+    """
+
+    def split(module: nnx.Module) -> tuple[Any, nnx.State]:
+        graph, params, *others = nnx.split(module, nnx.Param, ...)
+        if jax.tree.leaves(others):
+            raise ValueError(
+                "a torso may have no variables but nnx.Param: leave out Dropout, BatchNorm and recurrent state"
+            )
+        return graph, params
+
+    graph, _ = split(nnx.eval_shape(lambda: make(nnx.Rngs(0))))
+    return Torso(
+        lambda key, observation: split(make(nnx.Rngs(key)))[1],
+        lambda params, observation: nnx.merge(graph, params)(observation),
+    )
+
+
+def _is_float_array(leaf: Any) -> bool:
+    return isinstance(leaf, jax.Array | np.ndarray) and jnp.issubdtype(leaf.dtype, jnp.floating)
+
+
+def from_equinox(make: Callable[[types.PRNGKey], Any]) -> Torso:
+    """Makes a torso of an equinox module; its arrays of floats are the parameters.
+
+    Args:
+        make: maps a key to a module, for example `lambda key: eqx.nn.MLP(8, 64, 64, 2, key=key)`.
+    """
+    fixed = jax.tree.map(lambda leaf: None if _is_float_array(leaf) else leaf, make(jax.random.key(0)))
+
+    def init(key: types.PRNGKey, observation: Any) -> types.Params:
+        return jax.tree.map(lambda leaf: leaf if _is_float_array(leaf) else None, make(key))
+
+    def apply(params: types.Params, observation: Any) -> types.Array:
+        module = jax.tree.map(
+            lambda leaf, other: other if leaf is None else leaf, params, fixed, is_leaf=lambda leaf: leaf is None
+        )
+        return module(observation)
+
+    return Torso(init, apply)
+
+
+def apply_linen(module: nn.Module, params: types.Params, *inputs: Any) -> Any:
+    """Applies a flax.linen module that has no variables but parameters."""
+    return module.apply({"params": params}, *inputs)
+
+
+def _from_linen(module: nn.Module) -> Torso:
+    def init(key: types.PRNGKey, observation: Any) -> types.Params:
+        variables = module.init(key, observation)
+        if others := sorted(set(variables) - {"params"}):
+            raise ValueError(
+                f"a torso may have no variables but params, this one has {', '.join(others)}: leave out Dropout, "
+                "BatchNorm and recurrent state"
+            )
+        return variables.get("params", {})
+
+    return Torso(init, functools.partial(apply_linen, module))
+
+
+def _from_pair(init: Callable[..., Any], apply: Callable[..., Any]) -> Torso:
+    names = list(inspect.signature(apply).parameters)
+    if names[1:2] == ["state"]:
+        raise ValueError("a torso may not have state: use hk.transform instead of hk.transform_with_state")
+    if names[1:2] == ["rng"]:  # hk.transform without hk.without_apply_rng
+        return Torso(init, lambda params, observation: apply(params, None, observation))
+    return Torso(init, apply)
+
+
+def is_linen_or_function(torso: Any) -> bool:
+    """Whether a flax.linen module can hold the torso as a part of it: a linen module, or a function."""
+    return isinstance(torso, nn.Module) or not (isinstance(torso, tuple) or hasattr(torso, "init"))
+
+
+def as_torso(torso: Any) -> Torso:
+    """Returns anything that serves as a torso as pure functions; ValueError if it does not."""
+    if isinstance(torso, nn.Module):
+        return _from_linen(torso)
+    classes = torso.__mro__ if inspect.isclass(torso) else type(torso).__mro__
+    packages = {cls.__module__.split(".")[0] for cls in classes if cls.__name__ == "Module"}
+    if nnx.Module in classes:
+        raise ValueError(
+            "a flax.nnx module holds its own weights, which would stay fixed: use "
+            "torsos.from_nnx(lambda rngs: MyTorso(..., rngs=rngs))"
+        )
+    if "equinox" in packages:
+        raise ValueError(
+            "an equinox module holds its own weights, which would stay fixed: use "
+            "torsos.from_equinox(lambda key: MyTorso(..., key=key))"
+        )
+    if inspect.isclass(torso):
+        raise ValueError(f"a torso must be an instance, got the class {torso.__name__}: use {torso.__name__}(...)")
+    if callable(getattr(torso, "init", None)) and callable(getattr(torso, "apply", None)):
+        return _from_pair(torso.init, torso.apply)
+    if isinstance(torso, tuple) and len(torso) == 2 and all(map(callable, torso)):
+        return _from_pair(*torso)
+    if not callable(torso):
+        raise ValueError(f"a torso must be a flax.linen module, a pair (init, apply) or a function, got {torso!r}")
+    return Torso(lambda key, observation: {}, lambda params, observation: torso(observation))
+
+
+def feature_shape(torso: Any, observation: Any) -> jax.ShapeDtypeStruct:
+    """Returns the shape and type of a torso's features; ValueError if they are not [H].
+
+    Args:
+        torso: anything that serves as a torso.
+        observation: an example observation.
+    """
+    functions = as_torso(torso)
+
+    def features(key: types.PRNGKey) -> types.Array:
+        return functions.apply(functions.init(key, observation), observation)
+
+    try:
+        shape = jax.eval_shape(features, jax.random.key(0))
+    except ValueError as error:
+        if str(error).startswith("a torso may"):
+            raise
+        raise _refusal(observation, error) from error
+    except Exception as error:  # whatever a torso of any framework raises
+        raise _refusal(observation, error) from error
+    if not isinstance(shape, jax.ShapeDtypeStruct):
+        raise ValueError(f"features must be one array [H], the torso returned {shape!r}")
+    if len(shape.shape) != 1:
+        raise ValueError(
+            f"features must be [H], the torso returned {list(shape.shape)} for an observation "
+            f"{checks.describe(observation)}: flatten it, and give one example observation without a batch axis"
+        )
+    return shape
+
+
+def _refusal(observation: Any, error: Exception) -> ValueError:
+    hint = ""
+    is_array = isinstance(observation, jax.Array)
+    if is_array and jnp.issubdtype(observation.dtype, jnp.integer) and not observation.ndim:
+        hint = "; for integer states use torsos.OneHotMlp or an embedding"
+    first_line = (str(error).strip().splitlines() or [""])[0]
+    return ValueError(
+        f"the torso fails on an observation {checks.describe(observation)}{hint} "
+        f"({type(error).__name__}: {first_line})"
+    )

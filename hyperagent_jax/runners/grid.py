@@ -1,6 +1,6 @@
 """Grids of DeepSea runs: every combination of agents, sizes, seeds and other settings, checked and in order."""
 
-from collections.abc import Container
+from collections.abc import Container, Mapping
 import dataclasses
 import hashlib
 import itertools
@@ -152,13 +152,13 @@ def _text(value: Any) -> str:
     return "" if value is None else str(value)
 
 
-def plan(grid: dict[str, Any], config_classes: dict[str, type]) -> Plan:
+def plan(grid: dict[str, Any], config_classes: Mapping[str, Any]) -> Plan:
     """Checks a grid and makes its runs.
 
     Args:
         grid: maps agent, size, seed, and names of fields of the protocol and of the agents' configs to a value
             or a list of values.
-        config_classes: maps the names of all agents to their config dataclasses.
+        config_classes: maps the names of all agents to their config dataclasses or presets.
     """
     grid = {**grid, **{name: value for name, value in _DEFAULTS.items() if name not in grid}}
     settings = tuple(name for name in grid if name not in _DEFAULTS)
@@ -167,7 +167,8 @@ def plan(grid: dict[str, Any], config_classes: dict[str, type]) -> Plan:
         if name not in config_classes:
             raise errors.UserError(f"unknown agent {name!r}; choose one of {', '.join(config_classes)}")
     kinds = {
-        name: {field.name: field.type for field in dataclasses.fields(config_classes[name])} for name in names
+        name: {key: setting.type for key, setting in config_lib.settings_of(config_classes[name]).items()}
+        for name in names
     }
     every = {**_PROTOCOL, **{key: kind for own in kinds.values() for key, kind in own.items()}}
     if unknown := [key for key in settings if key not in every]:
@@ -206,7 +207,7 @@ def plan(grid: dict[str, Any], config_classes: dict[str, type]) -> Plan:
     return Plan(settings, tuple(runs.values()), len(combinations), lacking, identity)
 
 
-def _make_run(chosen: dict[str, Any], settings: tuple[str, ...], config_class: type, own: dict[str, Any]) -> Run:
+def _make_run(chosen: dict[str, Any], settings: tuple[str, ...], config_class: Any, own: dict[str, Any]) -> Run:
     """Makes the run of one combination of values; refuses values that are out of range."""
     try:
         protocol = deep_sea.make_protocol(**{key: value for key, value in chosen.items() if key in _PROTOCOL})

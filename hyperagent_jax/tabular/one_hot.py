@@ -12,6 +12,7 @@ from hyperagent_jax import learner as learner_lib
 from hyperagent_jax import losses
 from hyperagent_jax import types
 from hyperagent_jax.networks import epistemic
+from hyperagent_jax.networks import priors
 from hyperagent_jax.networks import torsos
 from hyperagent_jax.tabular import closed_form
 from hyperagent_jax.tabular import hyperagent
@@ -108,8 +109,7 @@ def trained_posterior(
         num_actions,
         indices.gaussian(config.index_dim),
         jnp.int32(0),
-        prior_scale=sigma_0,
-        has_unit_prior=True,
+        prior=priors.hyper_prior(sigma_0, unit_norm=True),
         num_states=num_states,
     )
     loss = losses.make_td_loss(

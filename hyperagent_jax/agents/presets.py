@@ -1,0 +1,125 @@
+"""The agents, as algorithms with their settings."""
+
+from collections.abc import Callable, Mapping
+import dataclasses
+from typing import Any
+
+from hyperagent_jax import config as config_lib
+from hyperagent_jax import types
+from hyperagent_jax.agents import base
+from hyperagent_jax.agents import bootdqn
+from hyperagent_jax.agents import ddqn
+from hyperagent_jax.agents import hyperagent
+from hyperagent_jax.agents import hyperagent_rmax
+
+
+@dataclasses.dataclass(frozen=True)
+class Preset:
+    """An algorithm's config class with other defaults; call it with settings to make a config.
+
+    Attributes:
+        config_class: frozen dataclass of the algorithm's settings.
+        make_agent: maps (config, spec) to an Agent.
+        source: where the algorithm is from, in one line.
+        overrides: settings whose defaults differ from those of `config_class`.
+    """
+
+    config_class: type[base.Config]
+    make_agent: Callable[[Any, types.EnvironmentSpec], base.Agent]
+    source: str
+    overrides: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._require_known(self.overrides)
+
+    def __call__(self, **settings: Any) -> Any:
+        """Makes a config: the preset's defaults with these settings."""
+        self._require_known(settings)
+        return self.config_class(**{**self.overrides, **settings})
+
+    @property
+    def fields(self) -> dict[str, config_lib.Setting]:
+        """The settings by name, with the preset's defaults."""
+        return config_lib.settings_of(self)
+
+    def with_overrides(self, **settings: Any) -> "Preset":
+        """Returns a preset with further defaults."""
+        return dataclasses.replace(self, overrides={**self.overrides, **settings})
+
+    def _require_known(self, settings: Mapping[str, Any]) -> None:
+        known = [field.name for field in dataclasses.fields(self.config_class)]
+        if unknown := [name for name in settings if name not in known]:
+            raise ValueError(f"unknown setting {unknown[0]!r}; choose one of {', '.join(known)}")
+
+
+_HYPERAGENT = Preset(
+    hyperagent.Config, hyperagent.make_agent, "HyperAgent (Li et al., ICML 2024): a last-layer linear hypermodel"
+)
+_OIS = dataclasses.replace(
+    _HYPERAGENT, source="HyperAgent with optimistic index sampling in acting and in the target"
+).with_overrides(num_ois=5)
+
+# On DeepSea the paper's settings retry for many episodes what they have just learned to fail, the more so the
+# fuller the replay is: with uniform samples a transition is drawn 128 / k times in episode k, so what is learned
+# at the frontier reaches the start later and later, and episodes to learn grow faster than the size. A seed is
+# also stuck for good when an action that it must try looks bad for every index. Hence, at any size:
+_PRIORITIZED = dataclasses.replace(
+    _OIS, source="HyperAgent with OIS, prioritised replay and four updates per step"
+).with_overrides(
+    updates_per_step=4,  # values must travel back through as many states as an episode has steps
+    recent_fraction=0.25,
+    priority_fraction=0.5,
+    unit_prior=True,  # mean zero and the same spread everywhere, as in the paper's analysis
+    prior_scale=0.5,
+)
+_RMAX = dataclasses.replace(
+    _PRIORITIZED,
+    config_class=hyperagent_rmax.Config,
+    make_agent=hyperagent_rmax.make_agent,
+    source="R-max (Brafman and Tennenholtz, 2002) with HyperAgent's uncertainty in place of counts",
+).with_overrides(
+    num_ois=1,  # R-max values are optimistic already
+    independent_prior=True,  # uncertainty must not be learned away where nothing was tried
+    discount=0.985,  # a nearer untried pair is better by more than the error of the values
+)
+
+_BOOTDQN = Preset(
+    bootdqn.Config, bootdqn.make_agent, "Bootstrapped DQN (Osband et al., 2016): an ensemble on bootstrap masks"
+)
+_ENSEMBLE_PLUS = dataclasses.replace(
+    _BOOTDQN, source="Ensemble+ (Osband et al., 2018): bootstrapped DQN with a randomised prior per member"
+).with_overrides(prior_scale=30.0)  # spreads as HyperAgent's prior does at initialisation
+
+CONFIGS: dict[str, Preset] = {
+    "hyperagent": _HYPERAGENT,
+    "hyperagent_ois": _OIS,
+    "hyperagent_prioritized": _PRIORITIZED,
+    "hyperagent_rmax": _RMAX,
+    "ddqn": Preset(ddqn.Config, ddqn.make_agent, "Double DQN (van Hasselt et al., 2016), epsilon-greedy"),
+    "bootdqn": _BOOTDQN,
+    "ensemble_plus": _ENSEMBLE_PLUS,
+    "ensemble_plus_os": dataclasses.replace(
+        _ENSEMBLE_PLUS, source="Ensemble+ with optimistic sampling, the practical LSVI-PHE (Ishfaq et al., 2021)"
+    ).with_overrides(optimistic=True),
+    # eq. q-loss-hyperdqn
+    "hyperdqn": dataclasses.replace(
+        _HYPERAGENT, source="HyperDQN (Li et al., 2022): weights and bias generated, a dependent target"
+    ).with_overrides(
+        network="last_layer_bias", perturbation_distribution="sphere", loss="sampled", target_index="dependent"
+    ),
+    # The paper's comparison of network structures.
+    "hypermodel": dataclasses.replace(
+        _HYPERAGENT, source="HyperModel (Dwaracherla et al., 2020): all layers generated by a linear hypermodel"
+    ).with_overrides(network="all_layers", loss="sampled"),
+    # eq. q-loss-enn
+    "enndqn": dataclasses.replace(
+        _HYPERAGENT, source="ENNDQN (Osband et al., 2023): an epinet, no perturbation, a dependent target"
+    ).with_overrides(
+        network="epinet",
+        index_distribution="gaussian",
+        sigma=0.0,
+        prior_scale=1.0,
+        loss="sampled",
+        target_index="dependent",
+    ),
+}

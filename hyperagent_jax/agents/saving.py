@@ -1,0 +1,78 @@
+"""Trained agents in files: everything another process needs to act with them."""
+
+import os
+import pathlib
+from typing import Any
+
+import jax
+
+from hyperagent_jax import agents
+from hyperagent_jax import checkpoint
+from hyperagent_jax import config as config_lib
+from hyperagent_jax import errors
+from hyperagent_jax import types
+from hyperagent_jax.agents import base
+
+_KIND = "hyperagent_jax agent"
+
+
+def _shapes(tree: Any) -> Any:
+    return jax.tree.map(lambda leaf: (leaf.shape, str(leaf.dtype)), tree)
+
+
+def save_agent(path: str | os.PathLike, agent: base.Agent, variables: types.Variables) -> None:
+    """Writes an agent with its settings, its environment's spec and its variables to one file.
+
+    Args:
+        path: the file.
+        agent: an agent made by `agents.make` or `agents.make_agent`.
+        variables: its variables, for example `agent.learner.variables(state)`.
+    """
+    if not agent.name or agent.spec is None:
+        raise ValueError("only agents made by agents.make or agents.make_agent can be saved: this has no name")
+    expected = jax.eval_shape(agent.network.init, jax.random.key(0))
+    if _shapes(variables) != _shapes(expected):
+        raise ValueError(f"the variables are not those of this {agent.name}: use agent.learner.variables(state)")
+    facts = {
+        "kind": _KIND,
+        "agent": agent.name,
+        "config": config_lib.as_json(agent.config),
+        "spec": agent.spec._asdict(),
+    }
+    checkpoint.save(path, variables, facts)
+
+
+def load_agent(path: str | os.PathLike) -> tuple[base.Agent, types.Variables]:
+    """Reads what `save_agent` wrote.
+
+    Args:
+        path: the file.
+
+    Returns:
+        The agent and its variables.
+    """
+    if not pathlib.Path(path).is_file():
+        raise ValueError(f"there is no saved agent {path}")
+    try:
+        facts = checkpoint.load_facts(path)
+    except errors.UserError as error:
+        raise ValueError(f"{path} was not written by save_agent, or it is corrupt") from error
+    if facts.get("kind") != _KIND:
+        raise ValueError(f"{path} was not written by save_agent")
+    name, spec = facts["agent"], facts["spec"]
+    if name not in agents.CONFIGS:
+        raise ValueError(f"{path} holds an agent {name!r}, which this version does not have")
+    settings = agents.CONFIGS[name].fields
+    if unknown := sorted(set(facts["config"]) - set(settings)):
+        raise ValueError(f"{path} has settings that this version of {name} does not have: {', '.join(unknown)}")
+    try:
+        config = agents.CONFIGS[name](
+            **{key: config_lib.from_json(key, settings[key].type, x) for key, x in facts["config"].items()}
+        )
+        shape = tuple(spec["observation_shape"])
+        agent = agents.make_agent(
+            name, config, types.EnvironmentSpec(spec["num_actions"], shape, spec["num_states"])
+        )
+        return agent, checkpoint.load(path, jax.eval_shape(agent.network.init, jax.random.key(0)))
+    except errors.UserError as error:
+        raise ValueError(str(error)) from error

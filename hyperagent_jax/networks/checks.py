@@ -1,0 +1,81 @@
+"""Checks of the arguments that networks are made from."""
+
+import math
+import numbers
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hyperagent_jax import indices
+
+
+def require_num_actions(num_actions: Any) -> None:
+    """Raises ValueError unless `num_actions` is a positive whole number."""
+    if isinstance(num_actions, bool) or not isinstance(num_actions, numbers.Integral) or num_actions < 1:
+        raise ValueError(f"num_actions must be a whole number of at least 1, got {num_actions!r}")
+
+
+def require_index(index: Any) -> None:
+    """Raises ValueError unless `index` is an IndexDistribution."""
+    if not isinstance(index, indices.IndexDistribution):
+        raise ValueError(f"index must be a distribution such as indices.sphere(4), got {index!r}")
+
+
+def require_finite(**scales: Any) -> None:
+    """Raises ValueError unless each of the named scales is a finite number; traced values are not checked."""
+    for name, scale in scales.items():
+        if isinstance(scale, jax.core.Tracer):
+            continue
+        is_number = isinstance(scale, numbers.Real) or (isinstance(scale, jax.Array) and scale.ndim == 0)
+        if not is_number or not math.isfinite(scale):
+            raise ValueError(f"{name} must be a finite number, got {scale!r}")
+
+
+def require_widths(name: str, widths: Any) -> None:
+    """Raises ValueError unless `widths` are one or more positive whole numbers."""
+    is_list = isinstance(widths, tuple | list) and len(widths) > 0
+    if not is_list or not all(isinstance(width, numbers.Integral) and int(width) >= 1 for width in widths):
+        raise ValueError(f"{name} must be one or more positive widths, got {widths!r}")
+
+
+def example_observation(observation: Any, num_states: int | None = None) -> Any:
+    """Returns zeros of the shape and type of an example observation.
+
+    Args:
+        observation: an array, a number, nested lists of numbers, a jax.ShapeDtypeStruct, or a dict or tuple of
+            these.
+        num_states: with integer observations, their number; the example must then be one integer.
+    """
+
+    def zeros(leaf: Any) -> jax.Array:
+        if not hasattr(leaf, "shape") or not hasattr(leaf, "dtype"):
+            leaf = np.asarray(leaf)
+        if leaf.dtype.kind in "OSUM":
+            raise ValueError(f"the example observation must consist of numbers, got {observation!r}")
+        return jnp.zeros(leaf.shape, jax.dtypes.canonicalize_dtype(leaf.dtype))
+
+    try:
+        example = jax.tree.map(zeros, observation, is_leaf=lambda x: isinstance(x, list))
+    except (TypeError, AttributeError) as error:
+        raise ValueError(f"the example observation must consist of numbers, got {observation!r}") from error
+    if num_states is not None:
+        if isinstance(num_states, bool) or not isinstance(num_states, numbers.Integral) or num_states < 1:
+            raise ValueError(f"num_states must be a whole number of at least 1, got {num_states!r}")
+        is_integer = isinstance(example, jax.Array) and jnp.issubdtype(example.dtype, jnp.integer)
+        if not is_integer or example.shape:
+            raise ValueError(
+                f"num_states is for observations that are one integer, got an example {describe(example)}: "
+                "leave num_states out"
+            )
+    return example
+
+
+def describe(tree: Any) -> str:
+    """Returns the types and shapes of a pytree of arrays in one line, such as float32[8]."""
+
+    def text(leaf: Any) -> str:
+        return f"{np.dtype(leaf.dtype).name}[{', '.join(map(str, leaf.shape))}]"
+
+    return text(tree) if hasattr(tree, "shape") else str(jax.tree.map(text, tree)).replace("'", "")

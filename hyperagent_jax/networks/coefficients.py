@@ -1,0 +1,77 @@
+"""Functions of an observation that return the coefficients of Q-values that are linear in an index."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from hyperagent_jax import types
+from hyperagent_jax.networks import heads
+from hyperagent_jax.networks import torsos
+
+
+class CoefficientFn(NamedTuple):
+    """A function of observation and index that is linear in the index; fixed priors are of this kind.
+
+    Attributes:
+        init: maps a key to its parameters.
+        apply: maps (parameters, observation) to coefficients [num_actions, M + 1], the constant last.
+    """
+
+    init: Callable[[types.PRNGKey], types.Params]
+    apply: Callable[[types.Params, Any], types.Array]
+
+
+class TorsoAndHead(nn.Module):
+    """Features of an observation and the output layer on them."""
+
+    torso: Any
+    head: nn.Module
+
+    def __call__(self, observation: Any) -> types.Array:
+        """Maps an observation to coefficients [num_actions, M + 1]."""
+        return self.head(self.torso(observation))
+
+
+def with_head(torso: Any, head: nn.Module, observation: Any) -> CoefficientFn:
+    """Puts a head on a torso; parameters are {"torso": ..., "head": ...}.
+
+    Args:
+        torso: anything that serves as a torso (see torsos.py).
+        head: flax.linen module that maps features [H] to coefficients [num_actions, M + 1].
+        observation: an example observation.
+    """
+    if torsos.is_linen_or_function(torso):
+        module = TorsoAndHead(torso, head)
+        return CoefficientFn(
+            lambda key: module.init(key, observation)["params"],
+            lambda params, o: torsos.apply_linen(module, params, o),
+        )
+    features, functions = torsos.feature_shape(torso, observation), torsos.as_torso(torso)
+
+    def init(key: types.PRNGKey) -> types.Params:
+        return {
+            "torso": functions.init(types.fold_in_tag(key, "torso"), observation),
+            "head": head.init(types.fold_in_tag(key, "head"), jnp.zeros(features.shape, features.dtype))["params"],
+        }
+
+    def apply(params: types.Params, o: Any) -> types.Array:
+        return torsos.apply_linen(head, params["head"], functions.apply(params["torso"], o))
+
+    return CoefficientFn(init, apply)
+
+
+def ensemble(torso: Any, num_actions: int, num_members: int, observation: Any) -> CoefficientFn:
+    """Makes one plain network per coordinate of the index; parameters have a leading axis of members."""
+    member = with_head(torso, heads.plain_linear(num_actions), observation)
+
+    def init(key: types.PRNGKey) -> types.Params:
+        return jax.vmap(member.init)(jax.random.split(key, num_members))
+
+    def apply(params: types.Params, o: Any) -> types.Array:
+        values = jax.vmap(lambda p: member.apply(p, o)[:, 0], out_axes=1)(params)
+        return jnp.pad(values, ((0, 0), (0, 1)))
+
+    return CoefficientFn(init, apply)
