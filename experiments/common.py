@@ -1,11 +1,9 @@
 """What experiment scripts share: the process's settings, flags, and the way rows and errors are shown."""
 
 from collections.abc import Callable, Iterable, Sequence
-import importlib
 import os
 import pathlib
 import sys
-import types as python_types
 
 # Networks this small run fastest on one thread: XLA's thread pool costs more than it gives. Must be set
 # before jax is imported; set NPROC yourself to overrule it.
@@ -114,18 +112,6 @@ def summary(row: dict, settings: Iterable[str] = ()) -> str:
         f"({int(row['interactions']):,} interactions, {row['train_seconds']} s, "
         f"{float(row['interactions_per_second']):,.0f}/s, compile {row['compile_seconds']} s)"
     )
-
-
-def drawing_functions(name: str) -> python_types.ModuleType:
-    """A module of hyperagent_jax.analysis whose libraries may be missing."""
-    try:
-        return importlib.import_module(f"hyperagent_jax.analysis.{name}")
-    except ImportError as error:
-        library = (error.name or "matplotlib").partition(".")[0]
-        extra = "bsuite" if library in ("pandas", "bsuite") else "sweep"
-        raise errors.UserError(
-            f"{library} is not installed, which draws the figures: pip install 'hyperagent_jax[{extra}]'"
-        ) from error
 
 
 def say_no_picture() -> None:

@@ -19,8 +19,8 @@ from hyperagent_jax import errors
 from hyperagent_jax import memory
 from hyperagent_jax import results
 from hyperagent_jax.agents import atari as presets
-from hyperagent_jax.analysis import video
 from hyperagent_jax.environments import atari as games
+from hyperagent_jax.environments import video
 from hyperagent_jax.runners import atari
 from hyperagent_jax.runners import workers
 
@@ -162,12 +162,12 @@ def _draw(directory: results.RunDirectory) -> pathlib.Path | None:
     if not rows:
         return None
     try:
-        from hyperagent_jax.analysis import atari_plots
+        from hyperagent_jax.analysis.atari import plots
     except ImportError:
         common.say_no_picture()
         return None
     path = directory.path / "atari.png"
-    atari_plots.curves(path, f"{FLAGS.agent}, preset {FLAGS.preset}", {FLAGS.agent: rows})
+    plots.curves(path, f"{FLAGS.agent}, preset {FLAGS.preset}", {FLAGS.agent: rows})
     return path
 
 

@@ -25,6 +25,7 @@ from hyperagent_jax import config as config_lib
 from hyperagent_jax import errors
 from hyperagent_jax import results
 from hyperagent_jax import types
+from hyperagent_jax.analysis.bsuite import logs
 from hyperagent_jax.environments import bsuite_adapter
 from hyperagent_jax.runners import bsuite
 from hyperagent_jax.runners import workers
@@ -131,16 +132,13 @@ class _Display:
 
 def _is_done(row: dict, csv_folder: pathlib.Path) -> bool:
     """Whether an id need not be run again; its log must be there, and whole."""
-    from hyperagent_jax.analysis import bsuite_scores  # needs pandas, which comes with bsuite
-
     if row["status"] not in _DONE:
         return False
     file = bsuite_adapter.csv_file(row["bsuite_id"], csv_folder)
     if not file.exists():
         print(f"the log of {row['bsuite_id']} is gone: it is run again")
         return False
-    log = bsuite_scores.read_csv(file, row["bsuite_id"])
-    if log.episode.iloc[-1] != bsuite_adapter.last_logged(int(row["episodes"])):
+    if logs.last_episode(file, row["bsuite_id"]) != bsuite_adapter.last_logged(int(row["episodes"])):
         raise errors.UserError(f"{file} is cut short: delete it and run {row['bsuite_id']} again")
     return True
 

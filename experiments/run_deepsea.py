@@ -143,7 +143,7 @@ def _groups(seeds: list[int], finished: set[int], folder: pathlib.Path) -> list[
 
 def _draw(directory: results.RunDirectory, protocol: deep_sea.Protocol) -> pathlib.Path | None:
     try:
-        from hyperagent_jax.analysis import plots
+        from hyperagent_jax.analysis.deep_sea import plots
     except ImportError:
         common.say_no_picture()
         return None
@@ -159,7 +159,7 @@ def _draw(directory: results.RunDirectory, protocol: deep_sea.Protocol) -> pathl
             pass  # results are reported without maps when they were resumed; or the file was cut short
     path = directory.path / "deepsea.png"
     kind = "Stochastic DeepSea" if protocol.stochastic else "DeepSea"
-    plots.deep_sea_run(
+    plots.single_run(
         path,
         f"{FLAGS.agent} on {kind} {protocol.size} x {protocol.size}",
         directory.rows("curve"),

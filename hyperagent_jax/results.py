@@ -5,6 +5,7 @@ import contextlib
 import csv
 import fcntl
 import importlib.metadata
+import io
 import json
 import os
 import pathlib
@@ -76,13 +77,16 @@ def read_csv(path: pathlib.Path) -> list[dict[str, str]]:
     if not path.exists():
         return []
     try:
-        text = path.read_text()
+        with open(path, newline="") as f:
+            text = f.read()
+        rows = list(csv.DictReader(io.StringIO(text[: text.rfind("\n") + 1], newline="")))
+        if any(None in row or None in row.values() for row in rows):
+            raise csv.Error
     except (OSError, UnicodeDecodeError) as error:
         reason = "it is no text file" if isinstance(error, UnicodeDecodeError) else error.strerror
         raise errors.UserError(f"cannot read {path}: {reason}") from error
-    rows = list(csv.DictReader(text[: text.rfind("\n") + 1].splitlines()))
-    if rows and any(None in row or None in row.values() for row in rows):
-        raise errors.UserError(f"{path} is damaged: mend or delete it")
+    except csv.Error as error:
+        raise errors.UserError(f"{path} is damaged: mend or delete it") from error
     return rows
 
 

@@ -16,6 +16,7 @@ from hyperagent_jax import errors
 from hyperagent_jax import results
 from hyperagent_jax import types
 from hyperagent_jax.environments import atari
+from hyperagent_jax.environments import video
 from hyperagent_jax.runners import core
 from hyperagent_jax.runners import vector
 
@@ -389,8 +390,6 @@ class _Run:
 
     def record(self, variables: types.Variables) -> None:
         """Writes one game in colour to a GIF."""
-        from hyperagent_jax.analysis import video
-
         task, number = self.task, self.runner.interactions
         seed = (task.seed, _RECORDING, number)
         environment = _environment(task, _RECORDING, number, 1, is_training=False)
