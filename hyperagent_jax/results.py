@@ -13,7 +13,8 @@ import platform
 import shlex
 import subprocess
 import sys
-from typing import Any
+import types
+from typing import Any, TextIO
 
 from hyperagent_jax import config as config_lib
 from hyperagent_jax import errors
@@ -99,11 +100,20 @@ def _writing(path: pathlib.Path) -> Iterator[None]:
         raise errors.UserError(f"cannot write {path}: {error.strerror}") from error
 
 
+def _csv_writer(f: TextIO, fields: Iterable[str]) -> csv.DictWriter:
+    """Returns a writer of rows that end in a line feed.
+
+    With that as its own line terminator, csv would leave a carriage return within a value unquoted.
+    """
+    lines = types.SimpleNamespace(write=lambda line: f.write(line.removesuffix("\r\n") + "\n"))
+    return csv.DictWriter(lines, list(fields), lineterminator="\r\n")
+
+
 def write_csv(path: pathlib.Path, fields: Iterable[str], rows: Iterable[dict[str, Any]]) -> None:
     """Replaces a csv file at once."""
     unfinished = path.with_name(path.name + ".unfinished")
     with _writing(path), open(unfinished, "w", newline="") as f:
-        writer = csv.DictWriter(f, list(fields), lineterminator="\n")
+        writer = _csv_writer(f, fields)
         writer.writeheader()
         writer.writerows(rows)
         f.flush()
@@ -250,7 +260,7 @@ class RunDirectory:
         path = self.path / f"{name}.csv"
         is_new = not path.exists()
         with _writing(path), open(path, "a", newline="") as f:
-            writer = csv.DictWriter(f, fields, lineterminator="\n")
+            writer = _csv_writer(f, fields)
             if is_new:
                 writer.writeheader()
             writer.writerow(row)
