@@ -17,8 +17,8 @@ import jax
 
 from hyperagent_jax import config as config_lib
 from hyperagent_jax import results
-from hyperagent_jax.analysis import runs as runs_lib
-from hyperagent_jax.analysis import solve_times
+from hyperagent_jax.analysis.deep_sea import read
+from hyperagent_jax.analysis.deep_sea import stats
 from hyperagent_jax.tabular.studies import deep_sea
 from hyperagent_jax.tabular.studies import lemma
 from hyperagent_jax.tabular.studies import posterior
@@ -41,17 +41,17 @@ class Study(NamedTuple):
 
 def _draw_deep_sea(file, tables, config) -> None:
     del tables, config
-    from hyperagent_jax.analysis import plots
+    from hyperagent_jax.analysis.deep_sea import plots
 
-    runs, _ = runs_lib.read([str(file.parent)])
-    plots.episodes_to_learn(file, "Episodes to learn on DeepSea, tabular", solve_times.group(runs))
+    runs, _ = read.read([str(file.parent)])
+    plots.episodes_to_learn(file, "Episodes to learn on DeepSea, tabular", stats.group(runs))
 
 
 def _draw_by(name: str) -> Callable[..., None]:
     def draw(file, tables, config):
-        from hyperagent_jax.analysis import tabular_plots
+        from hyperagent_jax.analysis.tabular import plots
 
-        getattr(tabular_plots, name)(file, tables, config)
+        getattr(plots, name)(file, tables, config)
 
     return draw
 

@@ -4,13 +4,15 @@ from collections.abc import Iterable, Iterator
 import contextlib
 import csv
 import importlib.metadata
+import io
 import os
 import pathlib
 import platform
 import shlex
 import subprocess
 import sys
-from typing import Any
+import types
+from typing import Any, TextIO
 
 from hyperagent_jax import errors
 
@@ -73,13 +75,16 @@ def read_csv(path: pathlib.Path) -> list[dict[str, str]]:
     if not path.exists():
         return []
     try:
-        text = path.read_text()
+        with open(path, newline="") as f:
+            text = f.read()
+        rows = list(csv.DictReader(io.StringIO(text[: text.rfind("\n") + 1], newline="")))
+        if any(None in row or None in row.values() for row in rows):
+            raise csv.Error
     except (OSError, UnicodeDecodeError) as error:
         reason = "it is not a text file" if isinstance(error, UnicodeDecodeError) else error.strerror
         raise errors.UserError(f"cannot read {path}: {reason}") from error
-    rows = list(csv.DictReader(text[: text.rfind("\n") + 1].splitlines()))
-    if rows and any(None in row or None in row.values() for row in rows):
-        raise errors.UserError(f"{path} is corrupt: fix or delete it")
+    except csv.Error as error:
+        raise errors.UserError(f"{path} is corrupt: fix or delete it") from error
     return rows
 
 
@@ -92,11 +97,20 @@ def writing(path: pathlib.Path) -> Iterator[None]:
         raise errors.UserError(f"cannot write {path}: {error.strerror}") from error
 
 
+def csv_writer(f: TextIO, fields: Iterable[str]) -> csv.DictWriter:
+    """Returns a writer of rows that end in a line feed.
+
+    With that as its own line terminator, csv would leave a carriage return within a value unquoted.
+    """
+    lines = types.SimpleNamespace(write=lambda line: f.write(line.removesuffix("\r\n") + "\n"))
+    return csv.DictWriter(lines, list(fields), lineterminator="\r\n")
+
+
 def write_csv(path: pathlib.Path, fields: Iterable[str], rows: Iterable[dict[str, Any]]) -> None:
     """Replaces a csv file at once."""
     unfinished = path.with_name(path.name + ".unfinished")
     with writing(path), open(unfinished, "w", newline="") as f:
-        writer = csv.DictWriter(f, list(fields), lineterminator="\n")
+        writer = csv_writer(f, fields)
         writer.writeheader()
         writer.writerows(rows)
         f.flush()

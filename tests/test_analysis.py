@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 
 from hyperagent_jax import errors
-from hyperagent_jax.analysis import runs as runs_lib
-from hyperagent_jax.analysis import solve_times
+from hyperagent_jax.analysis.deep_sea import read
+from hyperagent_jax.analysis.deep_sea import stats
 
 HEADER = "agent,size,seed,loss,index_dim,solved,episodes_to_learn,interactions,num_params,num_output_params,error"
 
 
 def _run(agent="hyperagent", size=10, seed=0, episodes=None, limit=None, error="", outputs=None, **settings):
-    return runs_lib.Run(
+    return read.Run(
         agent, size, seed, settings, episodes=episodes, limit=limit, error=error, num_output_params=outputs
     )
 
@@ -27,25 +27,25 @@ def _write(folder, *lines, header=HEADER):
 
 def test_linear_fit_by_hand():
     # Sxy = 7, Sxx = 5; residuals 0.1, -0.3, 0.3, -0.1 against a total of 10
-    fit = solve_times.linear_fit([1, 2, 3, 4], [2, 3, 5, 6])
+    fit = stats.linear_fit([1, 2, 3, 4], [2, 3, 5, 6])
     assert (fit.slope, fit.intercept, fit.r_squared) == pytest.approx((1.4, 0.5, 1 - 0.2 / 10))
     np.testing.assert_allclose(fit([0, 10]), [0.5, 14.5])
 
 
 def test_linear_fit_of_equal_numbers_has_no_r_squared():
-    fit = solve_times.linear_fit([1, 2, 3], [5, 5, 5])
+    fit = stats.linear_fit([1, 2, 3], [5, 5, 5])
     assert (fit.slope, fit.intercept) == (0.0, 5.0) and math.isnan(fit.r_squared)
 
 
 def test_proportional_fit_by_hand():
-    fit = solve_times.proportional_fit([1, 2, 3], [2, 5, 5])  # slope 27 / 14
+    fit = stats.proportional_fit([1, 2, 3], [2, 5, 5])  # slope 27 / 14
     residual = (2 - 27 / 14) ** 2 + (5 - 54 / 14) ** 2 + (5 - 81 / 14) ** 2
     assert (fit.slope, fit.intercept, fit.r_squared) == pytest.approx((27 / 14, 0, 1 - residual / 6))
 
 
 def test_n_log_n_is_recognised():
-    runs = [runs_lib.Run("a", n, 0, episodes=x) for n, x in {2: 6, 4: 24, 8: 72}.items()]
-    fits = solve_times.fit(solve_times.group(runs)[0])
+    runs = [read.Run("a", n, 0, episodes=x) for n, x in {2: 6, 4: 24, 8: 72}.items()]
+    fits = stats.fit(stats.group(runs)[0])
     assert (fits.n_log_n.slope, fits.n_log_n.r_squared) == pytest.approx((3, 1))
 
 
@@ -53,9 +53,9 @@ def test_n_log_n_is_recognised():
     "sizes, episodes, exponent", [((1, 2, 4), (3, 12, 48), 2.0), ((10, 20, 40), (80, 40, 20), -1.0)]
 )
 def test_power_law_by_hand(sizes, episodes, exponent):
-    runs = [runs_lib.Run("a", size, 0, episodes=x) for size, x in zip(sizes, episodes, strict=True)]
-    (group,) = solve_times.group(runs)
-    fits = solve_times.fit(group)
+    runs = [read.Run("a", size, 0, episodes=x) for size, x in zip(sizes, episodes, strict=True)]
+    (group,) = stats.group(runs)
+    fits = stats.fit(group)
     assert (fits.power.slope, fits.power.r_squared) == pytest.approx((exponent, 1.0))
     assert fits.power_of_midpoints is None
 
@@ -66,12 +66,12 @@ def test_midpoints_of_evaluations_undo_the_rounding(tmp_path):
     header = "agent,size,seed,solved,episodes_to_learn,interactions"
     (tmp_path / "results.csv").write_text("\n".join([header, *lines]) + "\n")
     (tmp_path / "config.json").write_text('{"identity": {"protocol": {"eval_every": 1000}}}')
-    runs, _ = runs_lib.read([str(tmp_path)])
+    runs, _ = read.read([str(tmp_path)])
     assert [run.interval for run in runs] == [100, 50, 20] and not runs[0].settings
-    fits = solve_times.fit(solve_times.group(runs)[0])
+    fits = stats.fit(stats.group(runs)[0])
     assert fits.power_of_midpoints.slope == pytest.approx(2.0) and fits.power.slope < 1.95
     x, middles = np.array([10, 20, 50]) * np.log2([10, 20, 50]), [200, 800, 5000]
-    assert fits.n_log_n == solve_times.proportional_fit(x, middles)
+    assert fits.n_log_n == stats.proportional_fit(x, middles)
 
 
 @pytest.mark.parametrize(
@@ -89,23 +89,23 @@ def test_midpoints_of_evaluations_undo_the_rounding(tmp_path):
     ],
 )
 def test_median_counts_failures_as_more_than_their_limit(episodes, limits, text):
-    assert solve_times.format_median(solve_times.median_with_failures(episodes, limits)) == text
+    assert stats.format_median(stats.median_with_failures(episodes, limits)) == text
 
 
 def test_summary_by_hand():
     runs = [_run(seed=i, episodes=x) for i, x in enumerate([100, 200, 300])]
     runs += [_run(seed=3, limit=1_000), _run(seed=4, limit=1_000), _run(seed=5, error="out of memory")]
-    summary = solve_times.summarise(runs)
+    summary = stats.summarise(runs)
     assert (summary.seeds, summary.solved, summary.failed, summary.crashed) == (6, 3, 2, 1)
     assert summary.mean == 200 and summary.standard_error == pytest.approx(100 / math.sqrt(3))
     assert (summary.smallest, summary.largest, summary.limit) == (100, 300, 1_000)
-    assert solve_times.format_median(summary.median) == "300"
+    assert stats.format_median(summary.median) == "300"
 
 
 def test_summary_without_outcomes():
-    summary = solve_times.summarise([_run(error="refused")])
+    summary = stats.summarise([_run(error="refused")])
     assert (summary.mean, summary.standard_error, summary.smallest, summary.median) == (None,) * 4
-    assert solve_times.summarise([_run(episodes=7)]).standard_error is None
+    assert stats.summarise([_run(episodes=7)]).standard_error is None
 
 
 def test_groups_are_labelled_by_the_settings_that_vary_within_their_agent():
@@ -114,7 +114,7 @@ def test_groups_are_labelled_by_the_settings_that_vary_within_their_agent():
         for dim in ("16", "4", "128")
         for network in ("linear", "deep")
     ] + [_run("ddqn", episodes=1), _run("bootdqn", loss="sampled", episodes=1)]
-    assert [group.label for group in solve_times.group(runs)] == [
+    assert [group.label for group in stats.group(runs)] == [
         "hyperagent, index_dim 4, network linear",
         "hyperagent, index_dim 4, network deep",
         "hyperagent, index_dim 16, network linear",
@@ -128,12 +128,12 @@ def test_groups_are_labelled_by_the_settings_that_vary_within_their_agent():
 
 def test_a_blank_setting_is_a_group_of_its_own():
     runs = [_run(episodes=1), _run(seed=1, episodes=1), _run(episodes=1, index_dim="16")]
-    groups = solve_times.group(runs)
+    groups = stats.group(runs)
     assert [(group.label, len(group.runs)) for group in groups] == [
         ("hyperagent", 2),
         ("hyperagent, index_dim 16", 1),
     ]
-    assert solve_times.ablations(runs) == []  # one value and a blank are nothing to compare
+    assert stats.ablations(runs) == []  # one value and a blank are nothing to compare
 
 
 def test_other_settings_of_an_agent_are_no_more_seeds_of_it(tmp_path):
@@ -148,30 +148,30 @@ def test_other_settings_of_an_agent_are_no_more_seeds_of_it(tmp_path):
         (tmp_path / name).mkdir()
         (tmp_path / name / "results.csv").write_text(f"{OLD}\na,20,0,True,300,6000\n")
         (tmp_path / name / "config.json").write_text(json.dumps({"identity": made_with}))
-    runs, _ = runs_lib.read([str(tmp_path / name) for name in configs])
+    runs, _ = read.read([str(tmp_path / name) for name in configs])
     assert [dict(run.settings) for run in runs] == [
         {"sigma": "0.5", "stochastic": "False"},
         {"sigma": "2.0"},
         {"sigma": "0.5", "stochastic": "True"},
     ]
-    assert len(solve_times.group(runs)) == 3
+    assert len(stats.group(runs)) == 3
 
 
 def test_fits_need_three_sizes_with_a_solved_run():
     runs = [_run(size=n, seed=s, episodes=10 * n + 5) for n in (10, 20) for s in range(2)]
-    (group,) = solve_times.group([*runs, _run(size=30, limit=1_000)])
-    fits = solve_times.fit(group)
+    (group,) = stats.group([*runs, _run(size=30, limit=1_000)])
+    fits = stats.fit(group)
     assert (fits.points, fits.failed, fits.sizes, fits.linear, fits.power) == (4, 1, 2, None, None)
-    (group,) = solve_times.group([*runs, _run(size=30, episodes=305)])
-    fits = solve_times.fit(group)
+    (group,) = stats.group([*runs, _run(size=30, episodes=305)])
+    fits = stats.fit(group)
     assert (fits.linear.slope, fits.linear.intercept, fits.linear.r_squared) == pytest.approx((10, 5, 1))
     assert 0.9 < fits.power.slope < 1.0
 
 
 def test_output_layer_is_compared_with_that_of_hyperagent():
     def ratios(*runs):
-        groups = solve_times.group(runs)
-        return [solve_times.output_ratio(group, s, groups) for group in groups for s in group.summaries()]
+        groups = stats.group(runs)
+        return [stats.output_ratio(group, s, groups) for group in groups for s in group.summaries()]
 
     plain = _run(episodes=1, outputs=100)
     assert ratios(plain, _run("ddqn", outputs=20), _run("ddqn", size=20, outputs=20)) == [1.0, 0.2, None]
@@ -189,7 +189,7 @@ def test_ablations_keep_everything_else_apart():
         for loss in ("sampled", "exact")
         for dim in ("32", "4")
     ] + [_run("ddqn", episodes=1), _run("enndqn", episodes=1, index_dim="4")]
-    by_loss, by_dim = solve_times.ablations(runs)
+    by_loss, by_dim = stats.ablations(runs)
     assert (by_loss.setting, by_loss.values) == ("loss", ("sampled", "exact"))  # words by appearance
     assert (by_dim.setting, by_dim.values) == ("index_dim", ("4", "32"))  # numbers by size
     assert list(by_loss.lines) == ["hyperagent, index_dim 4", "hyperagent, index_dim 32"]
@@ -206,7 +206,7 @@ def test_reading_tells_solved_failed_and_crashed_apart(tmp_path):
         "hyperagent,20,1,exact,16,False,,200000,100,10,",
         'ddqn,20,0,,,False,,,,,"no memory, sorry"',
     )
-    (solved, failed, crashed), (source,) = runs_lib.read([place])
+    (solved, failed, crashed), (source,) = read.read([place])
     assert (solved.solved, solved.episodes, solved.settings) == (True, 300, {"loss": "exact", "index_dim": "16"})
     assert (failed.failed, failed.limit, failed.num_output_params) == (True, 10_000, 10)
     assert (crashed.solved, crashed.failed, crashed.error) == (False, False, "no memory, sorry")
@@ -217,9 +217,9 @@ def test_reading_tells_solved_failed_and_crashed_apart(tmp_path):
 def test_reading_keeps_the_record(tmp_path):
     place = _write(tmp_path, "hyperagent,20,0,,,True,300,6000,,,")
     (tmp_path / "config.json").write_text(json.dumps({"commit": "abc"}))
-    assert runs_lib.read([place])[1][0].record == {"commit": "abc"}
+    assert read.read([place])[1][0].record == {"commit": "abc"}
     (tmp_path / "config.json").write_text("{")
-    assert "is damaged" in runs_lib.read([place])[1][0].problem
+    assert "is damaged" in read.read([place])[1][0].problem
 
 
 OLD = "agent,size,seed,solved,episodes_to_learn,interactions"
@@ -244,7 +244,7 @@ def test_bad_files_are_one_clear_line(content, message, tmp_path):
     if content is not None:
         (tmp_path / "results.csv").write_bytes(content)
     with pytest.raises(errors.UserError, match=message) as raised:
-        runs_lib.read([str(tmp_path)])
+        read.read([str(tmp_path)])
     assert "\n" not in str(raised.value)
 
 
@@ -252,20 +252,20 @@ def test_the_same_run_in_two_files_is_refused(tmp_path):
     row = "hyperagent,20,0,exact,16,True,300,6000,,,"
     a = _write(tmp_path / "a", row)
     b = _write(tmp_path / "b", row.replace("exact", "sampled"))
-    assert len(runs_lib.read([a, b])[0]) == 2
+    assert len(read.read([a, b])[0]) == 2
     c = _write(
         tmp_path / "c",
         "hyperagent,20,0,16,exact,True,350,7000",
         header="agent,size,seed,index_dim,loss,solved,episodes_to_learn,interactions",
     )
     with pytest.raises(errors.UserError, match="a/results.csv and in .*c/results.csv.*size 20, seed 0"):
-        runs_lib.read([a, b, c])
+        read.read([a, b, c])
     with pytest.raises(errors.UserError, match="twice in .*a/results.csv"):
-        runs_lib.read([a, a])
+        read.read([a, a])
 
 
 def test_values_of_a_setting_are_spaced_by_what_suits_them():
-    plots = pytest.importorskip("hyperagent_jax.analysis.plots")
+    plots = pytest.importorskip("hyperagent_jax.analysis.deep_sea.plots")
     assert plots._positions(["2", "4", "16"]) == [1.0, 2.0, 4.0]
     assert plots._positions(["10", "15", "20"]) == [10.0, 15.0, 20.0]
     assert plots._positions(["0", "0.0001", "1"]) == [0.0, 1.0, 2.0]

@@ -8,12 +8,15 @@ import sys
 
 import numpy as np
 import pytest
-from scipy import stats
+import scipy.stats
 
-from hyperagent_jax.analysis import atari
-from hyperagent_jax.analysis import atari_plots
-from hyperagent_jax.analysis import video
+from hyperagent_jax.analysis import style
+from hyperagent_jax.analysis.atari import plots
+from hyperagent_jax.analysis.atari import published
+from hyperagent_jax.analysis.atari import read
+from hyperagent_jax.analysis.atari import stats
 from hyperagent_jax.environments import atari as environment
+from hyperagent_jax.environments import video
 
 # Sums of the columns of both printed tables.
 HUMAN, SCORES = (319_191.7, 282_542.3), (301_356.8, 920_508.5)
@@ -21,7 +24,7 @@ MATRIX = np.array([[0.1, 0.9, 2.0, 0.4], [1.5, 0.2, 0.3, 7.0], [-0.5, 0.0, 0.8, 
 
 
 def test_tables_of_the_paper():
-    games = atari.games()
+    games = published.games()
     assert len(games) == 55 and sum(game.is_in_26 for game in games.values()) == 26
     assert tuple(sorted(games)) == environment.GAMES_55
     assert tuple(sorted(name for name, game in games.items() if game.is_in_26)) == environment.GAMES_26
@@ -40,51 +43,51 @@ def test_tables_of_the_paper():
 def test_normalised_tables_are_near_the_papers_aggregates():
     """The paper has a median of 1.07 and a mean of 1.97, and so has its own table; its IQM over games and seeds
     is 1.22, that of the table's averages over seeds is higher."""
-    scores = atari.published_matrix("hyperagent", environment.GAMES_26)
+    scores = published.published_matrix("hyperagent", environment.GAMES_26)
     assert scores.shape == (26, 1)
-    assert atari.median(scores) == pytest.approx(1.07, abs=0.1)
-    assert atari.mean(scores) == pytest.approx(1.97, abs=0.1)
-    assert atari.iqm(scores) == pytest.approx(1.4516, abs=1e-4)
-    assert atari.published_matrix("der", ["Zaxxon"]).shape == (0, 1)
+    assert stats.median(scores) == pytest.approx(1.07, abs=0.1)
+    assert stats.mean(scores) == pytest.approx(1.97, abs=0.1)
+    assert stats.iqm(scores) == pytest.approx(1.4516, abs=1e-4)
+    assert published.published_matrix("der", ["Zaxxon"]).shape == (0, 1)
 
 
 @pytest.mark.parametrize("size", [1, 3, 4, 5, 7, 8, 100, 520])
 def test_iqm_is_the_trimmed_mean(size):
     scores = np.random.default_rng(size).normal(size=size) ** 3
-    assert atari.iqm(scores) == pytest.approx(stats.trim_mean(scores, 0.25), rel=1e-12)
+    assert stats.iqm(scores) == pytest.approx(scipy.stats.trim_mean(scores, 0.25), rel=1e-12)
 
 
 def test_statistics_by_hand():
     # In order: -0.5 0 0.1 | 0.2 0.3 0.4 0.8 0.9 1.1 | 1.5 2 7
-    assert atari.iqm(MATRIX) == pytest.approx(3.7 / 6)
-    assert atari.mean(MATRIX) == pytest.approx(13.8 / 12)
-    assert atari.median(MATRIX) == pytest.approx(0.85)  # of 0.85, 2.25 and 0.35
-    np.testing.assert_allclose(atari.profile(MATRIX, np.array([-1.0, 0.3, 1.0, 7.0])), [1.0, 7 / 12, 4 / 12, 0.0])
+    assert stats.iqm(MATRIX) == pytest.approx(3.7 / 6)
+    assert stats.mean(MATRIX) == pytest.approx(13.8 / 12)
+    assert stats.median(MATRIX) == pytest.approx(0.85)  # of 0.85, 2.25 and 0.35
+    np.testing.assert_allclose(stats.profile(MATRIX, np.array([-1.0, 0.3, 1.0, 7.0])), [1.0, 7 / 12, 4 / 12, 0.0])
 
 
 def test_bootstrap_draws_within_games():
     # Games that do not vary leave nothing to draw, however far apart they are.
     constant = np.array([[1.0] * 5, [50.0] * 5])
-    interval = atari.stratified_bootstrap(constant, atari.mean, repetitions=50)
+    interval = stats.stratified_bootstrap(constant, stats.mean, repetitions=50)
     assert (interval.value, interval.low, interval.high) == (25.5, 25.5, 25.5)
     # The mean of 2 x 40 normals has the standard deviation sqrt(39 / 40) / sqrt(80) given the sample.
     scores = np.random.default_rng(0).normal(size=(2, 40))
-    interval = atari.stratified_bootstrap(scores, atari.mean)
+    interval = stats.stratified_bootstrap(scores, stats.mean)
     spread = np.sqrt(np.mean(np.var(scores, axis=1)) / 80)
     assert interval.value == pytest.approx(scores.mean())
     assert interval.low == pytest.approx(scores.mean() - 1.96 * spread, abs=0.2 * spread)
     assert interval.high == pytest.approx(scores.mean() + 1.96 * spread, abs=0.2 * spread)
-    assert interval == atari.stratified_bootstrap(scores, atari.mean)
+    assert interval == stats.stratified_bootstrap(scores, stats.mean)
 
 
 def test_relative_improvement():
-    game = atari.Game("X", True, 10.0, 110.0, {})
-    assert atari.relative_improvement(60.0, 40.0, game) == pytest.approx(20 / 100)
-    assert atari.relative_improvement(60.0, 210.0, game) == pytest.approx(-150 / 200)
+    game = published.Game("X", True, 10.0, 110.0, {})
+    assert stats.relative_improvement(60.0, 40.0, game) == pytest.approx(20 / 100)
+    assert stats.relative_improvement(60.0, 210.0, game) == pytest.approx(-150 / 200)
 
 
 def test_efficiencies():
-    methods = {method.method: method for method in atari.efficiencies(888_736)}
+    methods = {method.method: method for method in published.efficiencies(888_736)}
     assert methods["HyperAgent"].params == 888_736 and methods["BBF"].params == 20 * 888_736
     # 8 8 4 32 + 32, 4 4 32 64 + 64, 3 3 64 64 + 64, 3136 512 + 512, 512 6 + 6
     assert methods["DDQN (DQN Zoo)"].params == 8_224 + 32_832 + 36_928 + 1_606_144 + 3_078
@@ -108,19 +111,19 @@ def test_runs_and_summary(tmp_path):
     rows += [{**row, "game": "Boxing", "score": score} for row, score in zip(rows, (12.1, 24.1), strict=False)]
     rows.append({**rows[0], "seed": 9, "score": "", "error": "broken"})
     write_results(tmp_path / "results.csv", rows)
-    runs = atari.read([str(tmp_path)]).runs
+    runs = read.read([str(tmp_path)]).runs
     assert len(runs) == 5
-    names, scores = atari.score_matrix(runs, "hyperagent")
+    names, scores = stats.score_matrix(runs, "hyperagent")
     assert names == ["Boxing", "Pong"]
     np.testing.assert_allclose(scores, [[1.0, 2.0], [1.0, 0.0]])  # two seeds, as Boxing has
-    fields, table = atari.summary_rows(runs)
+    fields, table = stats.summary_rows(runs)
     assert table[0]["method"] == "hyperagent" and (table[0]["games"], table[0]["seeds"]) == (2, 2)
     assert (table[0]["IQM"], table[0]["Median"], table[0]["Mean"]) == (1.0, 1.0, 1.0)
-    assert {row["method"] for row in table[1:]} == set(atari.METHODS.values()) and set(table[0]) == set(fields)
+    assert {row["method"] for row in table[1:]} == set(published.METHODS.values()) and set(table[0]) == set(fields)
     with pytest.raises(Exception, match="the same run is there twice: hyperagent on Pong, seed 0"):
-        atari.read([str(tmp_path), str(tmp_path)])
+        read.read([str(tmp_path), str(tmp_path)])
     with pytest.raises(Exception, match="there is no .*absent"):
-        atari.read([str(tmp_path / "absent")])
+        read.read([str(tmp_path / "absent")])
 
 
 def test_configurations_of_one_agent_stay_apart(tmp_path):
@@ -133,11 +136,11 @@ def test_configurations_of_one_agent_stay_apart(tmp_path):
         config = {"agent": "hyperagent", "preset": preset, "config": {"learning_rate": rate}}
         (folder / "config.json").write_text(json.dumps({"identity": {"experiment": "atari", **config}}))
         (folder / "curve.csv").write_text(f"game,seed,interactions,eval_score\nPong,0,100,{rate}\n")
-    found = atari.read([str(tmp_path / "paper"), str(tmp_path / "released")])
+    found = read.read([str(tmp_path / "paper"), str(tmp_path / "released")])
     assert found.agents == list(found.curves) == ["hyperagent (preset paper)", "hyperagent (preset released)"]
     assert len(found.runs) == 4 and found.names == ["Krull", "Pong"]
     assert [note.split(":")[0] for note in found.notes] == ["Only its curve is shown"] * 2
-    assert atari.read([str(tmp_path / "paper")]).agents == ["hyperagent"]
+    assert read.read([str(tmp_path / "paper")]).agents == ["hyperagent"]
 
 
 def test_mean_curve_goes_by_the_number_of_the_evaluation():
@@ -147,11 +150,11 @@ def test_mean_curve_goes_by_the_number_of_the_evaluation():
         {"seed": "0", "interactions": "40000", "eval_score": "3"},
         {"seed": "1", "interactions": "20001", "eval_score": "2"},
     ]
-    figure, axis = atari_plots.plt.subplots()
-    atari_plots._draw_curve(axis, rows, "red")
+    figure, axis = style.plt.subplots()
+    plots._draw_curve(axis, rows, "red")
     np.testing.assert_allclose(axis.lines[-1].get_xydata(), [[20_002, 1.5]])
     assert len(axis.lines) == 3
-    atari_plots.plt.close(figure)
+    style.plt.close(figure)
 
 
 def test_pictures(tmp_path):
@@ -163,17 +166,17 @@ def test_pictures(tmp_path):
     ]
     rows = [
         {"game": name, "agent": "hyperagent", "seed": seed, "score": game.human, "interactions": 1}
-        for name, game in atari.games().items()
+        for name, game in published.games().items()
         for seed in range(2)
     ]
     write_results(tmp_path / "results.csv", rows)
-    runs = atari.read([str(tmp_path)]).runs
-    atari_plots.curves(tmp_path / "curves.png", "t", {"hyperagent": curve, "ddqn": curve[:5]})
-    atari_plots.aggregates(tmp_path / "aggregates.png", "t", atari.summary_rows(runs)[1])
-    atari_plots.profiles(tmp_path / "profiles.png", "t", {"hyperagent": atari.score_matrix(runs, "hyperagent")[1]})
-    atari_plots.improvements(tmp_path / "improvements.png", "t", {"Pong": 0.5, "Boxing": -20.0})
-    atari_plots.data_against_parameters(tmp_path / "data.png", "t", atari.efficiencies(888_736))
-    atari_plots.curves(tmp_path / "narrow.png", "t", {"hyperagent": curve}, narrow=True)
+    runs = read.read([str(tmp_path)]).runs
+    plots.curves(tmp_path / "curves.png", "t", {"hyperagent": curve, "ddqn": curve[:5]})
+    plots.aggregates(tmp_path / "aggregates.png", "t", stats.summary_rows(runs)[1])
+    plots.profiles(tmp_path / "profiles.png", "t", {"hyperagent": stats.score_matrix(runs, "hyperagent")[1]})
+    plots.improvements(tmp_path / "improvements.png", "t", {"Pong": 0.5, "Boxing": -20.0})
+    plots.data_against_parameters(tmp_path / "data.png", "t", published.efficiencies(888_736))
+    plots.curves(tmp_path / "narrow.png", "t", {"hyperagent": curve}, narrow=True)
     for name in ("curves", "aggregates", "profiles", "improvements", "data", "narrow"):
         assert (tmp_path / f"{name}.png").stat().st_size > 10_000
         assert (tmp_path / f"{name}.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
@@ -211,7 +214,7 @@ def test_report_as_a_user_makes_it(tmp_path):
                     "num_params": 888_736,
                     "score": game.random + share * (game.human - game.random),
                 }
-                for game in (atari.games()["Pong"], atari.games()["Krull"])
+                for game in (published.games()["Pong"], published.games()["Krull"])
                 for seed in range(2)
             ]
             + [{"game": "Pong", "agent": agent, "seed": 7, "interactions": 9, "error": "out of luck"}],

@@ -10,7 +10,9 @@ import pandas as pd
 import pytest
 
 from hyperagent_jax import errors
-from hyperagent_jax.analysis import bsuite_scores
+from hyperagent_jax.analysis.bsuite import logs
+from hyperagent_jax.analysis.bsuite import read
+from hyperagent_jax.analysis.bsuite import stats
 
 sweep = pytest.importorskip("bsuite.sweep")
 
@@ -70,10 +72,10 @@ def _frame(experiment, agent, ids=None, last=None):
     return pd.DataFrame(rows)
 
 
-@pytest.mark.parametrize("experiment", bsuite_scores.EXPERIMENTS)
+@pytest.mark.parametrize("experiment", stats.EXPERIMENTS)
 def test_perfect_is_one_and_useless_is_zero(experiment):
     for agent, expected in ((_perfect, 1.0), (_useless, 0.0)):
-        (score,) = bsuite_scores.score(_frame(experiment, agent))
+        (score,) = stats.score(_frame(experiment, agent))
         assert score.experiment == experiment and score.is_finished
         assert score.num_ids == score.all_ids == sum(x.split("/")[0] == experiment for x in sweep.SWEEP)
         assert score.score == pytest.approx(expected, abs=1e-9)
@@ -102,12 +104,12 @@ HALF = {
 
 @pytest.mark.parametrize("experiment, expected", HALF.items())
 def test_half_way(experiment, expected):
-    (score,) = bsuite_scores.score(_frame(experiment, _half))
+    (score,) = stats.score(_frame(experiment, _half))
     assert score.score == pytest.approx(expected, abs=1e-9)
 
 
 @pytest.mark.filterwarnings("ignore:The inplace keyword")
-@pytest.mark.parametrize("experiment", bsuite_scores.EXPERIMENTS)
+@pytest.mark.parametrize("experiment", stats.EXPERIMENTS)
 def test_scores_are_bsuites(experiment, monkeypatch):
     """With random logs, also of runs that are not finished."""
     rng = np.random.default_rng(0)
@@ -122,10 +124,10 @@ def test_scores_are_bsuites(experiment, monkeypatch):
     # The windy DeepSea has no score before episode 100.
     for last in (None, 600) if experiment == "deep_sea_stochastic" else (None, 600, 60):
         frame = _frame(experiment, some, last=last)
-        (score,) = bsuite_scores.score(frame)
+        (score,) = stats.score(frame)
         np.testing.assert_equal(score.score, theirs.score(frame))  # also where it is not a number
         assert score.is_finished == (last is None)
-        assert bsuite_scores.tags(experiment) == theirs.TAGS
+        assert stats.tags(experiment) == theirs.TAGS
 
 
 def test_deep_sea_by_hand():
@@ -137,15 +139,15 @@ def test_deep_sea_by_hand():
 
     ids = [f"deep_sea/{i}" for i in range(4)]
     frame = _frame("deep_sea", agent, ids)
-    found = bsuite_scores.solutions(frame, "deep_sea")
+    found = stats.solutions(frame, "deep_sea")
     expected = [(10, 1, True), (12, 100, True), (14, 10_000, False), (16, 10_000, True)]
     assert [(x.size, x.episode, x.is_solved) for x in found] == expected
     assert [x.beats_dithering for x in found] == [True, True, False, True]
-    (score,) = bsuite_scores.score(frame)
+    (score,) = stats.score(frame)
     assert (score.score, score.num_ids, score.all_ids) == (0.75, 4, 21)
     # 2^10 + 100 episodes are what random actions are forgiven.
-    limit = bsuite_scores.Solution(10, 1124, True)
-    assert not limit.beats_dithering and bsuite_scores.Solution(10, 1123, True).beats_dithering
+    limit = stats.Solution(10, 1124, True)
+    assert not limit.beats_dithering and stats.Solution(10, 1123, True).beats_dithering
 
 
 def test_stochastic_deep_sea_by_hand():
@@ -155,14 +157,14 @@ def test_stochastic_deep_sea_by_hand():
         return {"total_bad_episodes": {10: 0.79, 12: 0.85}[size] * e, "total_return": 0.0}
 
     frame = _frame("deep_sea_stochastic", agent, ["deep_sea_stochastic/0", "deep_sea_stochastic/1"])
-    found = bsuite_scores.solutions(frame, "deep_sea_stochastic")
+    found = stats.solutions(frame, "deep_sea_stochastic")
     assert [(x.size, x.episode, x.is_solved) for x in found] == [(10, 100, True), (12, 10_000, False)]
-    assert bsuite_scores.score(frame)[0].score == 0.5
+    assert stats.score(frame)[0].score == 0.5
 
 
 def test_tags_are_averages():
     frame = pd.concat([_frame("bandit", _perfect), _frame("catch", _half), _frame("memory_len", _perfect)])
-    tags = bsuite_scores.by_tag(bsuite_scores.score(frame))
+    tags = stats.by_tag(stats.score(frame))
     assert tags == {"basic": pytest.approx(0.75), "credit_assignment": pytest.approx(0.5), "memory": 1.0}
 
 
@@ -175,7 +177,7 @@ def test_curves_are_returns_between_logged_episodes():
             "total_return": [-1.0, 1.0, 8.0, -1.0, -3.0, 4.0],
         }
     )
-    episodes, returns = bsuite_scores.curves(frame)["catch"]
+    episodes, returns = stats.curves(frame)["catch"]
     np.testing.assert_array_equal(episodes, [1, 3, 10])
     np.testing.assert_allclose(returns, [-1.0, 0.0, 1.0])
 
@@ -194,7 +196,7 @@ def test_folders_of_others_are_read_as_bsuite_reads_them(tmp_path):
 
     _write(tmp_path / "theirs", "catch", _half, ["catch/0", "catch/7"])
     _write(tmp_path / "theirs", "deep_sea", _perfect)
-    (log,) = bsuite_scores.read([str(tmp_path / "theirs")])
+    (log,) = read.read([str(tmp_path / "theirs")])
     frame, _ = csv_load.load_bsuite(str(tmp_path / "theirs"))
     order = ["bsuite_id", "episode"]
     ours, theirs = (
@@ -220,16 +222,32 @@ def test_a_damaged_file_is_one_line(tmp_path, text, reason):
     file = tmp_path / "bsuite_id_-_catch-0.csv"
     file.write_text(text)
     with pytest.raises(errors.UserError) as error:
-        bsuite_scores.read([str(tmp_path)])
+        read.read([str(tmp_path)])
     assert str(error.value).startswith(f"{file} is damaged: {reason}")
     assert str(error.value).endswith("; delete it and run catch/0 again")
     assert "\n" not in str(error.value)
+    with pytest.raises(errors.UserError) as of_log:
+        logs.last_episode(file, "catch/0")
+    assert str(of_log.value) == str(error.value)
+
+
+def test_last_episode_needs_no_pandas(tmp_path):
+    file = tmp_path / "bsuite_id_-_catch-0.csv"
+    file.write_text(HEADER + "9,1,-1,9,-1,2\n18,2,0,9,1,2\n90,10,8.5,9,1,2.5\n")
+    assert logs.last_episode(file, "catch/0") == 10
+    assert logs.read(file, "catch/0")["total_return"] == [-1.0, 0.0, 8.5]
+    with pytest.raises(errors.UserError, match="there is no .*, the log of catch/1"):
+        logs.last_episode(tmp_path / "bsuite_id_-_catch-1.csv", "catch/1")
+    code = (
+        "import sys, hyperagent_jax.analysis.bsuite.logs; assert not {'pandas', 'matplotlib'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=SCRIPT.parent.parent)
 
 
 def test_an_id_that_bsuite_does_not_know_is_one_line(tmp_path):
     (tmp_path / "bsuite_id_-_catch-77.csv").write_text("steps\n")
-    with pytest.raises(errors.UserError, match="is of no bsuite id: there is no catch/77"):
-        bsuite_scores.read([str(tmp_path)])
+    with pytest.raises(errors.UserError, match="is not the log of a bsuite id: there is no catch/77"):
+        read.read([str(tmp_path)])
 
 
 def _report(*options):
@@ -277,12 +295,12 @@ def test_report_of_two_agents(tmp_path):
 
 def test_solve_times_of_all_panels_are_in_sight(monkeypatch):
     """The second panel has the earliest solution; both share one axis."""
-    from hyperagent_jax.analysis import bsuite_plots
+    from hyperagent_jax.analysis.bsuite import plots
 
     figures = []
-    monkeypatch.setattr(bsuite_plots.style, "save", lambda figure, file: figures.append(figure))
-    solution = bsuite_scores.Solution
-    bsuite_plots.solve_times(
+    monkeypatch.setattr(plots.style, "save", lambda figure, file, dpi: figures.append(figure))
+    solution = stats.Solution
+    plots.solve_times(
         "",
         "",
         {

@@ -11,7 +11,7 @@ import sys
 import numpy as np
 import pytest
 
-from hyperagent_jax.analysis import tabular_plots
+from hyperagent_jax.analysis.tabular import plots as tabular_plots
 from hyperagent_jax.tabular.studies import deep_sea
 from hyperagent_jax.tabular.studies import lemma
 from hyperagent_jax.tabular.studies import posterior

@@ -1,1 +1,1 @@
-"""Results: tables and pictures; imports no jax."""
+"""Results as tables, pictures and pages, a package per kind of runs; imports no jax."""

@@ -1,6 +1,6 @@
-"""How all pictures look: colours, marks, text, and how they are written."""
+"""The look of all pictures: colours, marks, text, and how they are written."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 import contextlib
 import os
 from typing import Any, BinaryIO
@@ -10,17 +10,20 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.axis
 import matplotlib.figure
+import matplotlib.lines
 import matplotlib.pyplot as plt
 import matplotlib.ticker
+import numpy as np
 
 from hyperagent_jax import errors
 
+File = str | os.PathLike | BinaryIO
 # Okabe and Ito's colours without the yellow, which is faint on white, and two of Tol's: distinct to colour-blind
 # eyes. Markers repeat with another period, so that many more lines differ in one or the other.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#882255", "#999933")
 MARKERS = ("o", "s", "^", "D", "v", "P", "<", ">", "h", "p", "*")
 DASHES = (0, (5, 3))
-_STYLE = {
+_STYLE: dict[str, Any] = {
     "text.parse_math": False,  # labels are names from files, never mathematics
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -39,41 +42,56 @@ _STYLE = {
 
 @contextlib.contextmanager
 def context() -> Iterator[None]:
-    """The look of a picture, whatever other libraries have changed."""
+    """Sets the look of a picture, whatever other libraries have changed."""
     with plt.rc_context():
         matplotlib.rcdefaults()
-        plt.rcParams.update(_STYLE)
+        plt.rcParams.update(_STYLE)  # type: ignore[arg-type]
         yield
 
 
 @contextlib.contextmanager
-def panels(
-    file: str | os.PathLike | BinaryIO, title: str, columns: int, height: float = 4.6, width: float = 11.0
-) -> Iterator[list]:
-    """Axes of panels side by side, to draw in; the PNG is written at the end.
+def picture(
+    file: File,
+    title: str,
+    size: tuple[float, float],
+    rows: int = 1,
+    columns: int = 1,
+    *,
+    small_title: bool = False,
+    dpi: int = 160,
+    **options: Any,
+) -> Iterator[tuple[matplotlib.figure.Figure, np.ndarray]]:
+    """Yields a figure and its axes [rows, columns] to draw in, and writes the PNG at the end.
 
     Args:
         file: the PNG.
         title: what is shown.
-        columns: number of panels.
-        height: inches.
-        width: inches.
+        size: width and height in inches.
+        rows: panels below one another.
+        columns: panels side by side.
+        small_title: whether the title is long or the picture narrow.
+        dpi: dots per inch.
+        **options: of `plt.subplots`.
     """
     with context():
-        figure, axes = plt.subplots(1, columns, figsize=(width, height), layout="constrained", squeeze=False)
-        title_of(figure, title)
+        figure, axes = plt.subplots(rows, columns, figsize=size, layout="constrained", squeeze=False, **options)
+        figure.suptitle(
+            title, x=0.01, ha="left", fontsize="large" if small_title else "x-large", fontweight="bold"
+        )
+        yield figure, axes
+        save(figure, file, dpi)
+
+
+@contextlib.contextmanager
+def panels(file: File, title: str, columns: int, height: float = 4.6, width: float = 11.0) -> Iterator[list[Any]]:
+    """Yields the axes of panels side by side to draw in, and writes the PNG at the end."""
+    with picture(file, title, (width, height), columns=columns) as (_, axes):
         yield list(axes.flat)
         for axis in axes.flat:
             for direction in (axis.xaxis, axis.yaxis):
                 if direction.get_scale() == "log":
                     plain_numbers(direction)
                     direction.set_minor_formatter(matplotlib.ticker.NullFormatter())
-        save(figure, file)
-
-
-def title_of(figure: matplotlib.figure.Figure, text: str, *, narrow: bool = False) -> None:
-    """Writes the title of a whole picture, which may be for the width of a phone."""
-    figure.suptitle(text, x=0.01, ha="left", fontsize="large" if narrow else "x-large", fontweight="bold")
 
 
 def legend_of(figure: matplotlib.figure.Figure, handles: Sequence[Any], *, narrow: bool = False) -> None:
@@ -82,20 +100,35 @@ def legend_of(figure: matplotlib.figure.Figure, handles: Sequence[Any], *, narro
     figure.legend(handles=handles, loc="outside lower left", ncols=columns, fontsize=9)
 
 
+def note(axis: Any, text: str, place: tuple[Any, Any], shift: tuple[float, float], **options: Any) -> None:
+    """Writes a text `shift` points away from a place."""
+    axis.annotate(text, place, xytext=shift, textcoords="offset points", **options)
+
+
 def plain_numbers(direction: matplotlib.axis.Axis) -> None:
     """Writes numbers with commas: the powers of ten that are the default would need mathematics in labels."""
     direction.set_major_formatter(matplotlib.ticker.FuncFormatter(lambda value, _: f"{value:,.10g}"))
 
 
-def line_style(i: int) -> dict[str, str]:
-    """Colour and marker of the i-th line."""
-    return {"color": COLOURS[i % len(COLOURS)], "marker": MARKERS[i % len(MARKERS)]}
+def colour(i: int) -> str:
+    """Returns the colour of the i-th line."""
+    return COLOURS[i % len(COLOURS)]
 
 
-def save(figure: matplotlib.figure.Figure, file: str | os.PathLike | BinaryIO, dpi: int = 160) -> None:
-    """Writes a picture as PNG and forgets it."""
+def line_style(i: int) -> dict[str, Any]:
+    """Returns colour and marker of the i-th line."""
+    return {"color": colour(i), "marker": MARKERS[i % len(MARKERS)]}
+
+
+def handles(labels: Iterable[str]) -> list[matplotlib.lines.Line2D]:
+    """Returns the lines of a legend."""
+    return [matplotlib.lines.Line2D([], [], **line_style(i), label=label) for i, label in enumerate(labels)]
+
+
+def save(figure: matplotlib.figure.Figure, file: File, dpi: int = 160) -> None:
+    """Writes a picture as PNG and closes it."""
     try:
-        # The version of matplotlib in the file would make a page of the same runs another one.
+        # Without the version of matplotlib the same runs give the same file.
         figure.savefig(file, dpi=dpi, format="png", metadata={"Software": None})
     except OSError as error:
         raise errors.UserError(f"cannot write {file}: {error.strerror}") from error

@@ -1,7 +1,6 @@
 """The files of a run: results.csv, curve.csv and config.json, which survive any interruption."""
 
 from collections.abc import Callable, Sequence
-import csv
 import fcntl
 import json
 import os
@@ -156,7 +155,7 @@ class RunDirectory:
         path = self.path / f"{name}.csv"
         is_new = not path.exists()
         with results.writing(path), open(path, "a", newline="") as f:
-            writer = csv.DictWriter(f, fields, lineterminator="\n")
+            writer = results.csv_writer(f, fields)
             if is_new:
                 writer.writeheader()
             writer.writerow(row)

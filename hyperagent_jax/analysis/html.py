@@ -1,13 +1,13 @@
 """Parts of an HTML page that loads nothing from anywhere: sections, pictures, tables that scroll by themselves."""
 
 import base64
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 import dataclasses
 import html
 import math
 from typing import Any
 
-_NONE = "\N{EN DASH}"
+DASH = "\N{EN DASH}"  # stands for a value that there is not
 
 _CSS = """
 :root { color-scheme: light dark; --text: #1c2024; --quiet: #5b636d; --page: #f6f7f9; --card: #ffffff;
@@ -80,23 +80,6 @@ footer { color: var(--quiet); font-size: .85rem; padding-bottom: 40px; }
 
 
 @dataclasses.dataclass(frozen=True)
-class Picture:
-    """A picture for two widths, as PNG.
-
-    Attributes:
-        name: the file's name.
-        alt: what it shows, for those who cannot see it.
-        wide: for screens.
-        narrow: for phones.
-    """
-
-    name: str
-    alt: str
-    wide: bytes
-    narrow: bytes
-
-
-@dataclasses.dataclass(frozen=True)
 class Cell:
     """A cell of a table, `kind` being its class; or a heading over `columns` columns."""
 
@@ -105,8 +88,14 @@ class Cell:
     columns: int = 1
 
 
+# Rows of headings, a row of a table, and labels with their rows.
+Heads = list[list[Cell | str]]
+Row = list[Cell | float | None]
+Blocks = list[tuple[str, list[Row]]]
+
+
 def whole(title: str, header: str, sections: Iterable[str], footer: str) -> str:
-    """The page."""
+    """Returns the page."""
     body = "\n".join(section for section in sections if section)
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -121,65 +110,74 @@ def whole(title: str, header: str, sections: Iterable[str], footer: str) -> str:
 
 
 def escape(value: Any) -> str:
-    """Text that means nothing in HTML."""
+    """Returns a text with the characters escaped that mean something in HTML."""
     return html.escape(str(value))
 
 
 def paragraph(text: str, kind: str = "") -> str:
-    """A paragraph of plain text."""
+    """Returns a paragraph of plain text."""
     return f'<p class="{kind}">{escape(text)}</p>'
 
 
 def section(heading: str, *parts: str) -> str:
-    """A card with a heading."""
+    """Returns a card with a heading."""
     body = "\n".join(part for part in parts if part)
     return f"<section><h2>{escape(heading)}</h2>\n{body}\n</section>"
 
 
 def details(summary: str, aside: str, *parts: str) -> str:
-    """What is shown on demand."""
+    """Returns parts that are shown on demand."""
     body = "\n".join(part for part in parts if part)
     return (
         f"<details><summary>{escape(summary)} <span>{escape(aside)}</span></summary>\n<div>{body}</div></details>"
     )
 
 
-def facts(pairs: dict[str, str]) -> str:
-    """Names and what is to be said about them."""
+def facts(pairs: Mapping[str, str]) -> str:
+    """Returns a list of names with a text each."""
     rows = "".join(f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>" for name, text in pairs.items())
     return f'<dl class="facts">{rows}</dl>'
 
 
-def figure(picture: Picture, caption: str) -> str:
-    """A picture as wide as the page, with its data."""
-    wide, narrow = (
-        f"data:image/png;base64,{base64.b64encode(data).decode()}" for data in (picture.wide, picture.narrow)
+def figure(name: str, alt: str, caption: str, wide: bytes, narrow: bytes) -> str:
+    """Returns a picture as wide as the page, with its data.
+
+    Args:
+        name: its file's name.
+        alt: what it shows, for those who cannot see it.
+        caption: how to read it.
+        wide: PNG for screens.
+        narrow: PNG for phones.
+    """
+    for_screens, for_phones = (
+        f"data:image/png;base64,{base64.b64encode(data).decode()}" for data in (wide, narrow)
     )
     return (
-        f'<figure><picture><source media="(max-width: 640px)" srcset="{narrow}">'
-        f'<img src="{wide}" alt="{escape(picture.alt)}"></picture>'
-        f"<figcaption>{escape(caption)} File: {escape(picture.name)}.</figcaption></figure>"
+        f'<figure><picture><source media="(max-width: 640px)" srcset="{for_phones}">'
+        f'<img src="{for_screens}" alt="{escape(alt)}"></picture>'
+        f"<figcaption>{escape(caption)} File: {escape(name)}.</figcaption></figure>"
     )
 
 
-def number(value: float | None, pattern: str = ",") -> Cell:
-    """A cell with a number, or a dash if there is none."""
-    if value is None or math.isnan(value):
-        return Cell(_NONE)
-    return Cell(format(value, pattern).replace("-", "\N{MINUS SIGN}"))
+def number(value: float | None, pattern: str = ",", *, warn: bool = False) -> Cell:
+    """Returns a cell with a number, or a dash if there is none; with `warn` it stands out."""
+    text = DASH if value is None or math.isnan(value) else format(value, pattern).replace("-", "\N{MINUS SIGN}")
+    return Cell(text, "number warn" if warn else "number")
 
 
 def table(
-    caption: str, heads: Sequence[Sequence[Cell]], blocks: Iterable[tuple[str, Sequence[Sequence[Cell]]]]
+    caption: str,
+    heads: Sequence[Sequence[Cell | str]],
+    blocks: Iterable[tuple[str, Sequence[Sequence[Cell | float | None]]]],
 ) -> str:
-    """A table.
+    """Returns a table.
 
     Args:
         caption: what is in it.
-        heads: rows of headings.
-        blocks: labels and their rows.
+        heads: rows of headings; plain text heads a column of numbers, but for the first column.
+        blocks: labels and their rows; plain numbers have commas, None is a dash.
     """
-    head = "".join(f"<tr>{''.join(map(_heading, row))}</tr>" for row in heads)
+    head = "".join(f"<tr>{_heading(row[0], '')}{''.join(map(_heading, row[1:]))}</tr>" for row in heads)
     bodies = []
     for label, rows in blocks:
         scope = "rowgroup" if len(rows) > 1 else "row"
@@ -187,7 +185,7 @@ def table(
         name, *others = (escape(part.replace(" ", "\N{NO-BREAK SPACE}")) for part in label.split(", "))
         name = ", ".join([name.replace("_", "_<wbr>"), *others])
         first = f'<th scope="{scope}" rowspan="{len(rows)}">{name}</th>'
-        lines = ["".join(f'<td class="{cell.kind}">{escape(cell.text)}</td>' for cell in row) for row in rows]
+        lines = ["".join(map(_data, row)) for row in rows]
         bodies.append(f"<tbody><tr>{first}{'</tr><tr>'.join(lines)}</tr></tbody>\n")
     return (
         f'<h3>{escape(caption)}</h3>\n<div class="scroll" tabindex="0" role="region" '
@@ -195,6 +193,12 @@ def table(
     )
 
 
-def _heading(cell: Cell) -> str:
+def _heading(heading: Cell | str, kind: str = "number") -> str:
+    cell = heading if isinstance(heading, Cell) else Cell(heading, kind)
     scope = "col" if cell.columns == 1 else "colgroup"
     return f'<th scope="{scope}" colspan="{cell.columns}" class="{cell.kind}">{escape(cell.text)}</th>'
+
+
+def _data(value: Cell | float | None) -> str:
+    cell = value if isinstance(value, Cell) else number(value)
+    return f'<td class="{cell.kind}">{escape(cell.text)}</td>'

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 import itertools
 import math
+from typing import Any
 
 import numpy as np
 
@@ -29,15 +30,15 @@ def _column(rows: Sequence[dict], name: str) -> np.ndarray:
     return np.array([float(row[name]) for row in rows])
 
 
-def _by(rows: Sequence[dict], name: str) -> dict:
-    """Groups of rows by one column, in the order of the file."""
-    groups = {}
+def _by(rows: Sequence[dict], name: str) -> dict[str, list[dict]]:
+    """Groups rows by one column, in the order of the file."""
+    groups: dict[str, list[dict]] = {}
     for row in rows:
         groups.setdefault(row[name], []).append(row)
     return groups
 
 
-def lemma(file, tables: dict[str, list[dict]], config) -> None:
+def lemma(file: style.File, tables: dict[str, list[dict]], config: Any) -> None:
     """The ratio |m~|^2 (N + beta) / sigma^2 by visits for some M, and how often it leaves its range by M."""
     results = tables["results"]
     with style.panels(file, "Lemma: incremental posterior approximation", 2) as (left, right):
@@ -91,7 +92,7 @@ def _wilson(k: float, n: float) -> tuple[float, float]:
     return (middle - width) / (1 + z**2 / n), (middle + width) / (1 + z**2 / n)
 
 
-def regret(file, tables: dict[str, list[dict]], config) -> None:
+def regret(file: style.File, tables: dict[str, list[dict]], config: Any) -> None:
     """Cumulative regret by episode, a panel per environment, and the cost of a step by episode."""
     environments = _by(tables["curve"], "environment")
     styles = {name: style.line_style(i) for i, name in enumerate(config.agents)}
@@ -138,7 +139,7 @@ def regret(file, tables: dict[str, list[dict]], config) -> None:
         axes[-1].figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=4)
 
 
-def propagation(file, tables: dict[str, list[dict]], config) -> None:
+def propagation(file: style.File, tables: dict[str, list[dict]], config: Any) -> None:
     """One panel per iteration is too many: rows are states, columns iterations, each cell two triangles."""
     rows = tables["results"]
     spread = {
@@ -176,7 +177,7 @@ def propagation(file, tables: dict[str, list[dict]], config) -> None:
         axis.set_yticks(range(1, num_states + 1))
 
 
-def posterior(file, tables: dict[str, list[dict]], config) -> None:
+def posterior(file: style.File, tables: dict[str, list[dict]], config: Any) -> None:
     """Means and covariances of the trained learner against those of the closed form."""
     titles = {"mean": "Posterior means", "covariance": "Entries of the posterior covariance"}
     title = f"Exact loss on one-hot features after {config.num_updates:,} updates"

@@ -1,4 +1,4 @@
-"""Statistics of episodes to learn: groups of runs, summaries with failures counted, fits against the size."""
+"""Statistics of DeepSea runs: episodes to learn with failures counted, and their fits against the size."""
 
 from collections.abc import Iterable, Mapping, Sequence
 import dataclasses
@@ -6,8 +6,9 @@ import math
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from hyperagent_jax.analysis import runs as runs_lib
+from hyperagent_jax.analysis.deep_sea import read
 
 # A line through two sizes fits whatever the sizes are.
 MIN_SIZES_OF_FIT = 3
@@ -32,7 +33,7 @@ class Summary:
         seeds: number of runs.
         solved: runs that solved it.
         failed: runs that reached the limit of episodes.
-        crashed: runs that ended in an error; in no other number but `seeds`.
+        crashed: runs that ended in an error; they count in `seeds` only.
         mean: mean episodes to learn of the solved runs; biased downwards when some failed.
         standard_error: of that mean; None with fewer than two solved runs.
         smallest: fewest episodes to learn.
@@ -66,7 +67,7 @@ class LinearFit:
     intercept: float
     r_squared: float
 
-    def __call__(self, x: np.ndarray) -> np.ndarray:
+    def __call__(self, x: npt.ArrayLike) -> np.ndarray:
         return self.slope * np.asarray(x) + self.intercept
 
 
@@ -84,13 +85,13 @@ class Group:
     label: str
     agent: str
     settings: dict[str, str]
-    runs: tuple[runs_lib.Run, ...]
+    runs: tuple[read.Run, ...]
 
     @property
     def sizes(self) -> list[int]:
         return sorted({run.size for run in self.runs})
 
-    def at(self, size: int) -> list[runs_lib.Run]:
+    def at(self, size: int) -> list[read.Run]:
         return [run for run in self.runs if run.size == size]
 
     def summaries(self) -> list[Summary]:
@@ -122,6 +123,19 @@ class Fits:
     power_of_midpoints: LinearFit | None
     n_log_n: LinearFit | None
 
+    def coefficients(self) -> dict[str, float | None]:
+        """Returns the numbers of all fits by their column of fits.csv; None where there is no fit."""
+        return {
+            "slope": self.linear.slope if self.linear else None,
+            "intercept": self.linear.intercept if self.linear else None,
+            "r_squared": self.linear.r_squared if self.linear else None,
+            "power_law_exponent": self.power.slope if self.power else None,
+            "power_law_r_squared": self.power.r_squared if self.power else None,
+            "midpoint_exponent": self.power_of_midpoints.slope if self.power_of_midpoints else None,
+            "n_log2_n_factor": self.n_log_n.slope if self.n_log_n else None,
+            "n_log2_n_r_squared": self.n_log_n.r_squared if self.n_log_n else None,
+        }
+
 
 @dataclasses.dataclass(frozen=True)
 class Ablation:
@@ -135,7 +149,7 @@ class Ablation:
 
     setting: str
     values: tuple[str, ...]
-    lines: dict[str, dict[tuple[int, str], list[runs_lib.Run]]]
+    lines: dict[str, dict[tuple[int, str], list[read.Run]]]
 
     @property
     def sizes(self) -> list[int]:
@@ -143,7 +157,7 @@ class Ablation:
 
 
 def as_numbers(values: Iterable[str]) -> list[float] | None:
-    """The values as finite numbers, or None if one of them is none."""
+    """Returns the values as finite numbers, or None if one of them is not a finite number."""
     try:
         numbers = [float(value) for value in values]
     except ValueError:
@@ -152,38 +166,38 @@ def as_numbers(values: Iterable[str]) -> list[float] | None:
 
 
 def in_order(values: Iterable[str]) -> list[str]:
-    """Distinct values: numbers by size, anything else by appearance."""
+    """Returns the distinct values: numbers by size, anything else by appearance."""
     distinct = list(dict.fromkeys(values))
     return distinct if as_numbers(distinct) is None else sorted(distinct, key=float)
 
 
-def setting_names(runs: Iterable[runs_lib.Run]) -> list[str]:
-    """Names of all settings, by appearance."""
+def setting_names(runs: Iterable[read.Run]) -> list[str]:
+    """Returns the names of all settings, by appearance."""
     return list(dict.fromkeys(name for run in runs for name in run.settings))
 
 
-def varying_settings(runs: Sequence[runs_lib.Run]) -> list[str]:
-    """Names of the settings that differ between runs of one agent; a blank differs from any value."""
+def varying_settings(runs: Sequence[read.Run]) -> list[str]:
+    """Returns the settings that differ between runs of one agent; a blank differs from any value."""
     return [name for name in setting_names(runs) if len({run.settings.get(name) for run in runs}) > 1]
 
 
 def make_label(agent: str, settings: dict[str, str], names: Iterable[str]) -> str:
-    """For example "hyperagent, index_dim 16, loss sampled"; blank settings are left out."""
+    """Returns for example "hyperagent, index_dim 16, loss sampled"; blank settings are left out."""
     return ", ".join([agent, *(f"{name} {settings[name]}" for name in names if name in settings)])
 
 
-def group(runs: Sequence[runs_lib.Run]) -> list[Group]:
-    """Groups of runs that differ in size and seed only: agents by appearance, their settings in order."""
+def group(runs: Sequence[read.Run]) -> list[Group]:
+    """Groups the runs that differ in size and seed only: agents by appearance, their settings in order."""
     groups = []
     for agent in dict.fromkeys(run.agent for run in runs):
         own = [run for run in runs if run.agent == agent]
         names = varying_settings(own)
         orders = {name: in_order(run.settings[name] for run in own if name in run.settings) for name in names}
-        parts: dict[tuple, list[runs_lib.Run]] = {}
+        parts: dict[tuple, list[read.Run]] = {}
         for run in own:
             parts.setdefault(run.variant, []).append(run)
 
-        def place(part, orders=orders):
+        def place(part: list[read.Run], orders: dict[str, list[str]] = orders) -> list[int]:
             settings = part[0].settings  # a blank comes before all values
             return [order.index(settings[name]) if name in settings else -1 for name, order in orders.items()]
 
@@ -195,7 +209,7 @@ def group(runs: Sequence[runs_lib.Run]) -> list[Group]:
 
 
 def median_with_failures(episodes: Sequence[int], limits: Sequence[int]) -> Median | None:
-    """The median over solved and failed runs.
+    """Returns the median over solved and failed runs.
 
     A failed run would have needed more episodes than its limit. With the limit in its place the median is a
     lower bound; it is the median itself as long as no failure is at or below the middle.
@@ -207,11 +221,11 @@ def median_with_failures(episodes: Sequence[int], limits: Sequence[int]) -> Medi
     return Median(value, any(failed for _, failed in ordered[: len(ordered) // 2 + 1]))
 
 
-def summarise(runs: Sequence[runs_lib.Run]) -> Summary:
-    """The summary of runs that differ in their seed only."""
+def summarise(runs: Sequence[read.Run]) -> Summary:
+    """Summarises runs that differ in their seed only."""
     (size,) = {run.size for run in runs}
-    episodes = [run.episodes for run in runs if run.solved]
-    limits = [run.limit for run in runs if run.failed]
+    episodes = [run.episodes for run in runs if run.episodes is not None]
+    limits = [run.limit for run in runs if run.limit is not None]
     return Summary(
         size=size,
         seeds=len(runs),
@@ -234,18 +248,18 @@ def _common(values: Iterable[int | None]) -> int | None:
     return distinct.pop() if len(distinct) == 1 else None
 
 
-def linear_fit(x: Sequence[float], y: Sequence[float]) -> LinearFit:
-    """The least-squares line through points with at least two different x."""
-    x, y = np.asarray(x, float), np.asarray(y, float)
-    centred = x - x.mean()
-    slope = float(centred @ (y - y.mean()) / (centred @ centred))
-    return _judged(slope, float(y.mean() - slope * x.mean()), x, y)
+def linear_fit(x: npt.ArrayLike, y: npt.ArrayLike) -> LinearFit:
+    """Fits a line to points with at least two different x."""
+    xs, ys = np.asarray(x, float), np.asarray(y, float)
+    centred = xs - xs.mean()
+    slope = float(centred @ (ys - ys.mean()) / (centred @ centred))
+    return _judged(slope, float(ys.mean() - slope * xs.mean()), xs, ys)
 
 
-def proportional_fit(x: Sequence[float], y: Sequence[float]) -> LinearFit:
-    """The least-squares line through the origin and points of which at least one x is not 0."""
-    x, y = np.asarray(x, float), np.asarray(y, float)
-    return _judged(float(x @ y / (x @ x)), 0.0, x, y)
+def proportional_fit(x: npt.ArrayLike, y: npt.ArrayLike) -> LinearFit:
+    """Fits a line through the origin to points of which at least one x is not 0."""
+    xs, ys = np.asarray(x, float), np.asarray(y, float)
+    return _judged(float(xs @ ys / (xs @ xs)), 0.0, xs, ys)
 
 
 def _judged(slope: float, intercept: float, x: np.ndarray, y: np.ndarray) -> LinearFit:
@@ -255,11 +269,11 @@ def _judged(slope: float, intercept: float, x: np.ndarray, y: np.ndarray) -> Lin
 
 
 def fit(group: Group) -> Fits:
-    """The fits of a group's solved runs against their size."""
-    solved = [run for run in group.runs if run.solved]
-    x, y = [run.size for run in solved], [run.episodes for run in solved]
+    """Fits the episodes of a group's solved runs against their size."""
+    solved = [(run.size, run.episodes, run.interval) for run in group.runs if run.episodes is not None]
+    x, y = [size for size, _, _ in solved], [episodes for _, episodes, _ in solved]
     enough = len(set(x)) >= MIN_SIZES_OF_FIT
-    middles = [run.episodes - run.interval / 2 for run in solved if run.interval is not None]
+    middles = [episodes - interval / 2 for _, episodes, interval in solved if interval is not None]
     has_middles = enough and len(middles) == len(y) and min(middles) > 0
     return Fits(
         points=len(solved),
@@ -273,7 +287,7 @@ def fit(group: Group) -> Fits:
 
 
 def output_ratio(group: Group, summary: Summary, groups: Sequence[Group]) -> float | None:
-    """Output-layer parameters of a summary over those of the reference agent at the same size.
+    """Returns the output-layer parameters of a summary over those of the reference agent at the same size.
 
     If the reference's groups differ in them, another agent is compared with the one that has the same settings
     or else, as are the reference's own groups, with the one without any. None if there is none.
@@ -284,18 +298,19 @@ def output_ratio(group: Group, summary: Summary, groups: Sequence[Group]) -> flo
     same = [other for other in references if other.settings == group.settings and group.agent != REFERENCE]
     plain = [other for other in references if not other.settings]
     for candidates in (references, same, plain):
-        counts = {summarise(other.at(summary.size)).num_output_params for other in candidates} - {None, 0}
+        found = (summarise(other.at(summary.size)).num_output_params for other in candidates)
+        counts = {count for count in found if count}
         if len(counts) == 1:
             return summary.num_output_params / counts.pop()
     return None
 
 
-def ablations(runs: Sequence[runs_lib.Run]) -> list[Ablation]:
-    """One for each setting with at least two values within some agent; blanks take no part."""
+def ablations(runs: Sequence[read.Run]) -> list[Ablation]:
+    """Returns an ablation for each setting with at least two values within some agent; blanks take no part."""
     found = []
     for setting in setting_names(runs):
         values = in_order(run.settings[setting] for run in runs if setting in run.settings)
-        lines: dict[str, dict[tuple[int, str], list[runs_lib.Run]]] = {}
+        lines: dict[str, dict[tuple[int, str], list[read.Run]]] = {}
         for agent in dict.fromkeys(run.agent for run in runs):
             own = [run for run in runs if run.agent == agent and setting in run.settings]
             if len({run.settings[setting] for run in own}) < 2:
@@ -317,7 +332,7 @@ def _without(settings: Mapping[str, str], name: str) -> dict[str, str]:
 
 
 def summary_rows(groups: Sequence[Group]) -> tuple[list[str], list[dict[str, Any]]]:
-    """Fields and rows of summary.csv."""
+    """Returns fields and rows of summary.csv."""
     names = setting_names([run for part in groups for run in part.runs])
     rows = []
     for part in groups:
@@ -347,12 +362,11 @@ def summary_rows(groups: Sequence[Group]) -> tuple[list[str], list[dict[str, Any
 
 
 def fit_rows(groups: Sequence[Group]) -> tuple[list[str], list[dict[str, Any]]]:
-    """Fields and rows of fits.csv; without enough sizes the fits are blank."""
+    """Returns fields and rows of fits.csv; without enough sizes the fits are blank."""
     names = setting_names([run for part in groups for run in part.runs])
     rows = []
     for part in groups:
         fits = fit(part)
-        linear = fits.linear
         rows.append(
             {
                 "agent": part.agent,
@@ -360,14 +374,7 @@ def fit_rows(groups: Sequence[Group]) -> tuple[list[str], list[dict[str, Any]]]:
                 "sizes_with_solved": fits.sizes,
                 "points": fits.points,
                 "failed_left_out": fits.failed,
-                "slope": _rounded(linear and linear.slope, 4),
-                "intercept": _rounded(linear and linear.intercept, 4),
-                "r_squared": _rounded(linear and linear.r_squared, 4),
-                "power_law_exponent": _rounded(fits.power and fits.power.slope, 4),
-                "power_law_r_squared": _rounded(fits.power and fits.power.r_squared, 4),
-                "midpoint_exponent": _rounded(fits.power_of_midpoints and fits.power_of_midpoints.slope, 4),
-                "n_log2_n_factor": _rounded(fits.n_log_n and fits.n_log_n.slope, 4),
-                "n_log2_n_r_squared": _rounded(fits.n_log_n and fits.n_log_n.r_squared, 4),
+                **{name: _rounded(value, 4) for name, value in fits.coefficients().items()},
             }
         )
     return list(rows[0]), rows
@@ -378,5 +385,5 @@ def _rounded(value: float | None, digits: int) -> float | None:
 
 
 def format_median(median: Median) -> str:
-    """For example "350", "362.5", or "> 10,000" when the median fails."""
+    """Returns for example "350", "362.5", or "> 10,000" when the median fails."""
     return f"{'> ' if median.is_bound else ''}{median.value:,.10g}"

@@ -1,33 +1,33 @@
 """Pictures of DeepSea runs."""
 
 import collections
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 import math
 import os
-from typing import BinaryIO
+from typing import Any
 
+import matplotlib.figure
 import matplotlib.lines
-import matplotlib.pyplot as plt
 import matplotlib.ticker
 import numpy as np
 
-from hyperagent_jax.analysis import runs as runs_lib
-from hyperagent_jax.analysis import solve_times
 from hyperagent_jax.analysis import style
+from hyperagent_jax.analysis.deep_sea import read
+from hyperagent_jax.analysis.deep_sea import stats
 
 # More lines than this in one panel are a tangle.
 _MAX_LINES = 12
 # Over a smaller range a logarithmic axis only hides that growth is linear.
 _LOG_RANGE = 20.0
 # A line of a picture: its label and, at each x, the runs that differ in their seed only.
-_Line = tuple[str, list[tuple[float, list[runs_lib.Run]]]]
+_Line = tuple[str, Sequence[tuple[float, list[read.Run]]]]
 
 
-def deep_sea_run(
+def single_run(
     path: str | os.PathLike,
     title: str,
     curve: Sequence[dict[str, str]],
-    maps: dict[str, np.ndarray] | None,
+    maps: Mapping[str, Any] | None,
     solved_return: float,
 ) -> None:
     """Draws a DeepSea run: learning curves of all seeds and, of one seed, value and uncertainty per cell.
@@ -36,7 +36,7 @@ def deep_sea_run(
         path: the PNG.
         title: what was run.
         curve: rows of curve.csv.
-        maps: `value` and `uncertainty`, [size, size], of the seed named in the panel's title; or None.
+        maps: `value` and `uncertainty`, [size, size], and the `seed` they are of; or None.
         solved_return: drawn as a line.
     """
     seeds = sorted({int(row["seed"]) for row in curve})
@@ -52,19 +52,21 @@ def deep_sea_run(
                 label=f"seed {seed}",
             )
         curves.axhline(solved_return, color="0.4", linestyle=style.DASHES, linewidth=1)
-        curves.annotate(
+        style.note(
+            curves,
             f"solved: {solved_return:g}",
             (0.01, solved_return),
+            (0, 3),
             xycoords=("axes fraction", "data"),
-            xytext=(0, 3),
-            textcoords="offset points",
             va="bottom",
             color="0.4",
         )
         curves.set(xlabel="episodes", ylabel="evaluation return", title="Learning curves")
         if 0 < len(seeds) <= _MAX_LINES:
             curves.legend()
-        for axis, name in zip(of_maps, ("value", "uncertainty")[: len(of_maps)], strict=True):
+        if maps is None:
+            return
+        for axis, name in zip(of_maps, ("value", "uncertainty"), strict=True):
             reachable = np.tri(maps[name].shape[0], dtype=bool)
             image = axis.imshow(
                 np.ma.masked_where(~reachable, maps[name]),
@@ -80,7 +82,7 @@ def deep_sea_run(
 
 
 def episodes_to_learn(
-    file: str | os.PathLike | BinaryIO, title: str, groups: Sequence[solve_times.Group], *, narrow: bool = False
+    file: style.File, title: str, groups: Sequence[stats.Group], *, narrow: bool = False
 ) -> None:
     """Draws episodes to learn against the size, a line per group, and their linear fits.
 
@@ -90,7 +92,7 @@ def episodes_to_learn(
         groups: the runs; if the groups are many, every agent with several has a panel of its own.
         narrow: for the width of a phone, with the legend below.
     """
-    panels = {"": list(groups)}
+    panels: dict[str, list[stats.Group]] = {"": list(groups)}
     if len(groups) > _MAX_LINES:
         count = collections.Counter(group.agent for group in groups)
         panels = {}
@@ -98,18 +100,13 @@ def episodes_to_learn(
             panels.setdefault(group.agent if count[group.agent] > 1 else "other agents", []).append(group)
     sizes = sorted({size for group in groups for size in group.sizes})
     any_fits = False
-    with style.context():
-        width, height = (4.3, 4.2) if narrow else (11.0, 5.2 if len(panels) == 1 else 4.2)
-        below = 0.8 + 0.5 * len(groups) if narrow else 0.0
-        figure, axes = plt.subplots(
-            len(panels),
-            1,
-            figsize=(width, height * len(panels) + 0.8 + below),
-            layout="constrained",
-            squeeze=False,
-            sharex=True,
-            sharey=True,
-        )
+    width, height = (4.3, 4.2) if narrow else (11.0, 5.2 if len(panels) == 1 else 4.2)
+    below = 0.8 + 0.5 * len(groups) if narrow else 0.0
+    picture_size = width, height * len(panels) + 0.8 + below
+    with style.picture(file, title, picture_size, len(panels), small_title=narrow, sharex=True, sharey=True) as (
+        figure,
+        axes,
+    ):
         for axis, (name, members) in zip(axes.flat, panels.items(), strict=True):
             lines = [
                 (group.label.removeprefix(f"{name}, "), [(size, group.at(size)) for size in group.sizes])
@@ -117,8 +114,8 @@ def episodes_to_learn(
             ]
             handles, shifts = _draw_lines(axis, lines, sizes, width)
             for group, handle, shift in zip(members, handles, shifts, strict=True):
-                label = _wrap(handle.get_label(), 44 if narrow else 30)
-                fits = solve_times.fit(group)
+                label = _wrap(str(handle.get_label()), 44 if narrow else 30)
+                fits = stats.fit(group)
                 if (linear := fits.linear) is not None:
                     any_fits = True
                     x = np.linspace(group.sizes[0], group.sizes[-1], 200)
@@ -142,13 +139,10 @@ def episodes_to_learn(
                 labelspacing=0.5 if narrow else 0.8,
             )
         runs = [run for group in groups for run in group.runs]
-        _finish(figure, axes.flat, title, runs, narrow, fits=any_fits)
-        style.save(figure, file)
+        _finish(figure, axes.flat, runs, narrow, fits=any_fits)
 
 
-def ablation(
-    file: str | os.PathLike | BinaryIO, title: str, study: solve_times.Ablation, *, narrow: bool = False
-) -> None:
+def ablation(file: style.File, title: str, study: stats.Ablation, *, narrow: bool = False) -> None:
     """Draws episodes to learn against one setting: a line per size, or a panel per size and a line per label.
 
     Args:
@@ -159,7 +153,7 @@ def ablation(
     """
     x = dict(zip(study.values, _positions(study.values), strict=True))
 
-    def line(label, size):
+    def line(label: str, size: int) -> list[tuple[float, list[read.Run]]]:
         cells = study.lines[label]
         return [(x[value], cells[size, value]) for value in study.values if (size, value) in cells]
 
@@ -170,18 +164,13 @@ def ablation(
     columns = 1 if narrow else len(panels) if len(panels) <= 3 else 2
     rows = math.ceil(len(panels) / columns)
     num_lines = len(next(iter(panels.values())))
-    with style.context():
-        width, height = (4.3, 3.3) if narrow else (11.0, 4.6 if rows == 1 else 3.8)
-        below = 0.8 + 0.25 * num_lines if narrow else 0.0
-        figure, axes = plt.subplots(
-            rows,
-            columns,
-            figsize=(width, height * rows + 0.8 + below),
-            layout="constrained",
-            squeeze=False,
-            sharex=True,
-            sharey=True,
-        )
+    width, height = (4.3, 3.3) if narrow else (11.0, 4.6 if rows == 1 else 3.8)
+    below = 0.8 + 0.25 * num_lines if narrow else 0.0
+    picture_size = width, height * rows + 0.8 + below
+    with style.picture(file, title, picture_size, rows, columns, small_title=narrow, sharex=True, sharey=True) as (
+        figure,
+        axes,
+    ):
         for axis in axes.flat[len(panels) :]:
             axis.remove()
         used = axes.flat[: len(panels)]
@@ -193,18 +182,17 @@ def ablation(
         for axis in axes[:, 0]:
             axis.set_ylabel("episodes to learn")
         for handle in handles:
-            handle.set_label(_wrap(handle.get_label(), 44 if narrow else 30))
+            handle.set_label(_wrap(str(handle.get_label()), 44 if narrow else 30))
         if not narrow:
             axes[0, -1].legend(handles=handles, loc="upper left", bbox_to_anchor=(1.01, 1.0), labelspacing=0.8)
         runs = [run for cells in study.lines.values() for cell in cells.values() for run in cell]
-        _finish(figure, used, title, runs, narrow, legend=handles if narrow else ())
-        style.save(figure, file)
+        _finish(figure, used, runs, narrow, legend=handles if narrow else ())
 
 
 def _positions(values: Sequence[str]) -> list[float]:
-    """Places of a setting's values: by logarithm, as they are, or evenly spaced; numbers come in order."""
+    """Returns where a setting's values go: by logarithm, as they are, or evenly spaced; numbers come in order."""
     even = [float(i) for i in range(len(values))]
-    numbers = solve_times.as_numbers(values)
+    numbers = stats.as_numbers(values)
     if numbers is None:
         return even
     if numbers[0] > 0.0 and numbers[-1] / numbers[0] >= 4.0:
@@ -215,7 +203,7 @@ def _positions(values: Sequence[str]) -> list[float]:
 
 
 def _draw_lines(
-    axis, lines: Sequence[_Line], places: Sequence[float], width: float
+    axis: Any, lines: Sequence[_Line], places: Sequence[float], width: float
 ) -> tuple[list[matplotlib.lines.Line2D], np.ndarray]:
     """Draws seeds, means and failures of all lines side by side.
 
@@ -243,19 +231,19 @@ def _draw_lines(
     for i, ((label, cells), shift) in enumerate(zip(lines, shifts, strict=True)):
         colour, marker = style.line_style(i).values()
         means = []
-        for x, runs in cells:
-            x = x + shift
-            summary = solve_times.summarise(runs)
-            solved = [run.episodes for run in runs if run.solved]
-            limits = [run.limit for run in runs if run.failed]
+        for place, runs in cells:
+            x = place + shift
+            summary = stats.summarise(runs)
+            solved = [run.episodes for run in runs if run.episodes is not None]
+            limits = [run.limit for run in runs if run.limit is not None]
             axis.scatter([x] * len(solved), solved, s=14, color=colour, alpha=0.3, linewidths=0, zorder=2)
             axis.scatter([x] * len(limits), limits, s=34, color=colour, marker="x", linewidths=1.6, zorder=4)
             if limits:
-                axis.annotate(
+                style.note(
+                    axis,
                     f"{summary.solved}/{summary.solved + summary.failed}",
                     (x, max(limits)),
-                    xytext=(0, 6),
-                    textcoords="offset points",
+                    (0, 6),
                     ha="center",
                     va="bottom",
                     color=colour,
@@ -265,9 +253,9 @@ def _draw_lines(
             if solved:
                 means.append((x, summary.mean, "white" if limits else colour))
         if means:
-            x, y, faces = zip(*means, strict=True)
-            axis.plot(x, y, color=colour, linewidth=1.6, zorder=3)
-            axis.scatter(x, y, s=46, marker=marker, color=faces, edgecolors=colour, linewidths=1.5, zorder=5)
+            xs, ys, faces = zip(*means, strict=True)
+            axis.plot(xs, ys, color=colour, linewidth=1.6, zorder=3)
+            axis.scatter(xs, ys, s=46, marker=marker, color=faces, edgecolors=colour, linewidths=1.5, zorder=5)
         handles.append(matplotlib.lines.Line2D([], [], color=colour, marker=marker, markersize=7, label=label))
     return handles, shifts
 
@@ -282,18 +270,24 @@ def _wrap(label: str, width: int) -> str:
     return ",\n".join(lines)
 
 
-def _equation(linear: solve_times.LinearFit) -> str:
+def _equation(linear: stats.LinearFit) -> str:
     sign = "+" if linear.intercept >= 0.0 else "-"
     quality = "" if math.isnan(linear.r_squared) else f", R\N{SUPERSCRIPT TWO} {linear.r_squared:.2f}"
     text = f"{linear.slope:.1f} N {sign} {abs(linear.intercept):,.0f}{quality}"
     return text.replace("-", "\N{MINUS SIGN}")
 
 
-def _finish(figure, axes, title, runs: Sequence[runs_lib.Run], narrow, legend=(), fits=False) -> None:
-    """Title, scale and, after what the legend has already, how to read the marks."""
-    style.title_of(figure, title, narrow=narrow)
-    limits = [run.limit for run in runs if run.failed]
-    values = [*limits, *(run.episodes for run in runs if run.solved)] or [1]
+def _finish(
+    figure: matplotlib.figure.Figure,
+    axes: Iterable[Any],
+    runs: Sequence[read.Run],
+    narrow: bool,
+    legend: Sequence[matplotlib.lines.Line2D] = (),
+    fits: bool = False,
+) -> None:
+    """Sets the scale and adds to the legend how to read the marks."""
+    limits = [run.limit for run in runs if run.limit is not None]
+    values = [*limits, *(run.episodes for run in runs if run.episodes is not None)] or [1]
     for axis in axes:
         if min(values) > 0 and max(values) / min(values) > _LOG_RANGE:
             axis.set_yscale("log")
@@ -306,8 +300,8 @@ def _finish(figure, axes, title, runs: Sequence[runs_lib.Run], narrow, legend=()
         for limit in set(limits):
             axis.axhline(limit, color="0.6", linestyle=":", linewidth=1, zorder=1)
 
-    def sign(label, **style):
-        return matplotlib.lines.Line2D([], [], **{"color": "0.35", "linestyle": "", "label": label, **style})
+    def sign(label: str, **look: Any) -> matplotlib.lines.Line2D:
+        return matplotlib.lines.Line2D([], [], **{"color": "0.35", "linestyle": "", "label": label, **look})
 
     signs = [
         *legend,

@@ -2,29 +2,27 @@
 
 from collections.abc import Mapping, Sequence
 import math
-import os
-from typing import BinaryIO
+from typing import Any
 
 import matplotlib.lines
-import matplotlib.pyplot as plt
 import matplotlib.ticker
 import numpy as np
 
-from hyperagent_jax.analysis import atari
 from hyperagent_jax.analysis import style
+from hyperagent_jax.analysis.atari import published
+from hyperagent_jax.analysis.atari import stats
 
-_File = str | os.PathLike | BinaryIO
 _DPI = 110  # many panels make a large file
 
 
-def _thousands(value, _=None):
+def _thousands(value: float, _: Any = None) -> str:
     if abs(value) >= 1e6:
         return f"{value / 1e6:g}M"
     return f"{value / 1e3:g}k" if abs(value) >= 1e3 else f"{value:g}"
 
 
 def curves(
-    file: _File, title: str, lines: Mapping[str, Sequence[Mapping[str, str]]], *, narrow: bool = False
+    file: style.File, title: str, lines: Mapping[str, Sequence[Mapping[str, str]]], *, narrow: bool = False
 ) -> None:
     """Draws evaluation scores against interactions: a panel per game, a line per label, thin ones per seed.
 
@@ -38,31 +36,25 @@ def curves(
     many = len(names) > 12
     columns = (2 if many else 1) if narrow else min(len(names), 6 if many else 3)
     rows = math.ceil(len(names) / columns)
-    known = atari.games()
-    size = 3.0 if many else 4.6
-    wide = (max(7.0, size * columns), 0.8 * size * rows + 1.0)
-    with style.context():
-        figure, axes = plt.subplots(
-            rows,
-            columns,
-            squeeze=False,
-            layout="constrained",
-            figsize=(4.3, (1.9 if many else 3.0) * rows + 0.6 + 0.25 * len(lines)) if narrow else wide,
-        )
+    known = published.games()
+    panel = 3.0 if many else 4.6
+    size = max(7.0, panel * columns), 0.8 * panel * rows + 1.0
+    if narrow:
+        size = 4.3, (1.9 if many else 3.0) * rows + 0.6 + 0.25 * len(lines)
+    with style.picture(file, title, size, rows, columns, small_title=narrow, dpi=_DPI) as (figure, axes):
         for axis in axes.flat[len(names) :]:
             axis.remove()
         for axis, name in zip(axes.flat, names, strict=False):
             for i, own in enumerate(lines.values()):
-                colour = style.COLOURS[i % len(style.COLOURS)]
-                _draw_curve(axis, [row for row in own if row["game"] == name], colour)
+                _draw_curve(axis, [row for row in own if row["game"] == name], style.colour(i))
             if name in known:
                 axis.axhline(known[name].random, color="0.6", linestyle=":", linewidth=1.2)
-                axis.annotate(
+                style.note(
+                    axis,
                     "random",
                     (1.0, known[name].random),
+                    (-2, 3),
                     xycoords=("axes fraction", "data"),
-                    xytext=(-2, 3),
-                    textcoords="offset points",
                     ha="right",
                     color="0.45",
                     fontsize=9,
@@ -76,14 +68,11 @@ def curves(
         for i, (label, own) in enumerate(lines.items()):
             seeds = len({row["seed"] for row in own})
             text = f"{label}, mean of {seeds} seeds" if seeds > 1 else label
-            colour = style.COLOURS[i % len(style.COLOURS)]
-            handles.append(matplotlib.lines.Line2D([], [], color=colour, linewidth=2, label=text))
+            handles.append(matplotlib.lines.Line2D([], [], color=style.colour(i), linewidth=2, label=text))
         style.legend_of(figure, handles, narrow=narrow)
-        style.title_of(figure, title, narrow=narrow)
-        style.save(figure, file, dpi=_DPI)
 
 
-def _draw_curve(axis, rows, colour) -> None:
+def _draw_curve(axis: Any, rows: Sequence[Mapping[str, str]], colour: str) -> None:
     """Draws the seeds of one game, and the mean of those evaluations that all of them have."""
     seeds: dict[str, list[tuple[int, float]]] = {}
     for row in rows:
@@ -105,91 +94,70 @@ def _draw_curve(axis, rows, colour) -> None:
         axis.plot(*means.T, color=colour, linewidth=2.2)
 
 
-def aggregates(file: _File, title: str, rows: Sequence[Mapping[str, object]], *, narrow: bool = False) -> None:
-    """Draws the table of `atari.summary_rows`: one panel per statistic, one bar per method with its interval."""
-    count = len(atari.STATISTICS)
+def aggregates(file: style.File, title: str, rows: Sequence[Mapping[str, Any]], *, narrow: bool = False) -> None:
+    """Draws the table of `stats.summary_rows`: one panel per statistic, one bar per method with its interval."""
+    count = len(stats.STATISTICS)
     height = 1.2 + 0.42 * len(rows)
-    with style.context():
-        shape, size = ((count, 1), (4.3, count * height)) if narrow else ((1, count), (12.0, height))
-        figure, axes = plt.subplots(*shape, figsize=size, layout="constrained", sharey=True)
+    shape, size = ((count, 1), (4.3, count * height)) if narrow else ((1, count), (12.0, height))
+    with style.picture(file, title, size, *shape, small_title=narrow, dpi=_DPI, sharey=True) as (_, grid):
+        axes = list(grid.flat)
         labels = [
             f"{row['method']}\n({row['games']} games, {row['seeds']} seeds)"
             if row["seeds"] != 1
             else f"{row['method']} ({row['games']} games)"
             for row in rows
         ]
-        for axis, name in zip(axes, atari.STATISTICS, strict=True):
+        for axis, name in zip(axes, stats.STATISTICS, strict=True):
             for i, row in enumerate(rows):
-                axis.barh(i, row[name], color=style.COLOURS[i % len(style.COLOURS)], alpha=0.75, height=0.65)
+                axis.barh(i, row[name], color=style.colour(i), alpha=0.75, height=0.65)
                 if row[f"{name}_low"] != "":
                     axis.plot([row[f"{name}_low"], row[f"{name}_high"]], [i, i], color="0.15", linewidth=2)
                 end = max(row[name], row[f"{name}_high"] or row[name], 0)
-                axis.annotate(
-                    f"{row[name]:.2f}",
-                    (end, i),
-                    xytext=(4, 0),
-                    textcoords="offset points",
-                    va="center",
-                    fontsize=9,
-                )
+                style.note(axis, f"{row[name]:.2f}", (end, i), (4, 0), va="center", fontsize=9)
             axis.set_yticks(range(len(rows)), labels, fontsize=8 if narrow else 10)
             axis.margins(x=0.18)
             axis.set(title=name, xlabel="human-normalised score")
             axis.grid(False, axis="y")
         axes[0].invert_yaxis()
-        style.title_of(figure, title, narrow=narrow)
-        style.save(figure, file, dpi=_DPI)
 
 
-def profiles(file: _File, title: str, scores: Mapping[str, np.ndarray], *, narrow: bool = False) -> None:
+def profiles(file: style.File, title: str, scores: Mapping[str, np.ndarray], *, narrow: bool = False) -> None:
     """Draws the share of games and seeds above every score; `scores` maps labels to [games, seeds]."""
     largest = max(float(np.max(matrix)) for matrix in scores.values())
     thresholds = np.linspace(0.0, min(max(1.2, 1.05 * largest), 8.0), 400)
-    with style.context():
-        size = (4.3, 3.6 + 0.25 * len(scores)) if narrow else (9.0, 5.2)
-        figure, axis = plt.subplots(figsize=size, layout="constrained")
-        handles = []
+    size = (4.3, 3.6 + 0.25 * len(scores)) if narrow else (9.0, 5.2)
+    with style.picture(file, title, size, small_title=narrow, dpi=_DPI) as (figure, axes):
+        axis, handles = axes.item(), []
         for i, (label, matrix) in enumerate(scores.items()):
-            colour = style.COLOURS[i % len(style.COLOURS)]
-            share = atari.profile(matrix, thresholds)
-            handles += axis.plot(thresholds, share, color=colour, linewidth=1.8, label=label)
+            share = stats.profile(matrix, thresholds)
+            handles += axis.plot(thresholds, share, color=style.colour(i), linewidth=1.8, label=label)
         axis.axvline(1.0, color="0.6", linestyle=":", linewidth=1.2)
-        axis.annotate(
+        style.note(
+            axis,
             "human",
             (1.0, 1.0),
+            (4, -4),
             xycoords=("data", "axes fraction"),
-            xytext=(4, -4),
-            textcoords="offset points",
             va="top",
             color="0.45",
             fontsize=9,
         )
         axis.set(xlabel="human-normalised score", ylabel="share of runs with a higher score", ylim=(0, 1.02))
         style.legend_of(figure, handles, narrow=narrow)
-        style.title_of(figure, title, narrow=narrow)
-        style.save(figure, file, dpi=_DPI)
 
 
-def improvements(file: _File, title: str, values: Mapping[str, float], *, narrow: bool = False) -> None:
+def improvements(file: style.File, title: str, values: Mapping[str, float], *, narrow: bool = False) -> None:
     """Draws a bar per game, in order; `values` maps games to relative improvements."""
     ordered = sorted(values.items(), key=lambda item: item[1])
-    with style.context():
-        size = (4.3 if narrow else 8.5, 1.4 + 0.27 * len(ordered))
-        figure, axis = plt.subplots(figsize=size, layout="constrained")
+    size = (4.3 if narrow else 8.5, 1.4 + 0.27 * len(ordered))
+    with style.picture(file, title, size, small_title=True, dpi=_DPI) as (_, axes):
+        axis = axes.item()
         numbers = [100 * value for _, value in ordered]
         better, worse = style.COLOURS[:2]
         axis.barh(range(len(ordered)), numbers, color=[better if x >= 0 else worse for x in numbers])
         for i, number in enumerate(numbers):
             side, shift = ("left", 4) if number >= 0 else ("right", -4)
-            axis.annotate(
-                f"{number:+,.0f}%",
-                (number, i),
-                xytext=(shift, 0),
-                textcoords="offset points",
-                va="center",
-                ha=side,
-                fontsize=8,
-            )
+            style.note(axis, f"{number:+,.0f}%", (number, i), (shift, 0), va="center", ha=side, fontsize=8)
         axis.set_yticks(range(len(ordered)), [name for name, _ in ordered])
         axis.axvline(0, color="0.3", linewidth=1)
         axis.margins(x=0.3 if narrow else 0.15, y=0.01)
@@ -199,34 +167,27 @@ def improvements(file: _File, title: str, values: Mapping[str, float], *, narrow
         axis.tick_params(axis="x", labelsize=7 if narrow else 9)
         axis.grid(False, axis="y")
         axis.set(xlabel="relative improvement (from 10% on, logarithmic)")
-        style.title_of(figure, title, narrow=True)  # which may be long
-        style.save(figure, file, dpi=_DPI)
 
 
 def data_against_parameters(
-    file: _File, title: str, methods: Sequence[atari.Efficiency], *, narrow: bool = False
+    file: style.File, title: str, methods: Sequence[published.Efficiency], *, narrow: bool = False
 ) -> None:
     """Draws the interactions that methods need for an IQM of 1 against their parameters.
 
     The sources are written below, except on a phone, where there is no room.
     """
-    with style.context():
-        figure, axis = plt.subplots(figsize=(4.3, 4.6) if narrow else (9.0, 6.2), layout="constrained")
+    size = (4.3, 4.6) if narrow else (9.0, 6.2)
+    with style.picture(file, title, size, small_title=narrow, dpi=_DPI) as (figure, axes):
+        axis = axes.item()
         for number, method in enumerate(methods, start=1):
-            colour = style.COLOURS[(number - 1) % len(style.COLOURS)]
+            colour = style.colour(number - 1)
             marker = "*" if number == 1 else "o" if method.reaches_human else "x"
-            size = 260 if number == 1 else 90
-            axis.scatter(method.params, method.interactions, s=size, marker=marker, color=colour, zorder=3)
+            area = 260 if number == 1 else 90
+            axis.scatter(method.params, method.interactions, s=area, marker=marker, color=colour, zorder=3)
             text = f"{method.method} [{number}]" + ("" if method.reaches_human else "\n(below IQM 1)")
             place, side = ((0, -22), "center") if number == 1 else ((11, 5), "left")
-            axis.annotate(
-                text,
-                (method.params, method.interactions),
-                xytext=place,
-                textcoords="offset points",
-                ha=side,
-                fontsize=8 if narrow else 10,
-            )
+            point = (method.params, method.interactions)
+            style.note(axis, text, point, place, ha=side, fontsize=8 if narrow else 10)
         axis.set(xscale="log", yscale="log", xlabel="parameters", ylabel="interactions to an IQM of 1")
         axis.set_xlim(3e5 if narrow else 5e5, 2e8 if narrow else 6e7)
         axis.set_ylim(5e4, 3e7)
@@ -235,5 +196,3 @@ def data_against_parameters(
         if not narrow:
             sources = "\n".join(f"[{number}] {method.source}" for number, method in enumerate(methods, start=1))
             figure.supxlabel(sources, x=0.01, ha="left", fontsize=8, color="0.3")
-        style.title_of(figure, title, narrow=narrow)
-        style.save(figure, file, dpi=_DPI)

@@ -1,31 +1,23 @@
 """Pictures of bsuite runs, several agents side by side."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 import math
-import os
-from typing import BinaryIO
+from typing import Any
 
 import matplotlib.lines
 import matplotlib.patches
-import matplotlib.pyplot as plt
 import matplotlib.ticker
 import numpy as np
 
-from hyperagent_jax.analysis import bsuite_scores
 from hyperagent_jax.analysis import style
-
-_File = str | os.PathLike | BinaryIO
+from hyperagent_jax.analysis.bsuite import stats
 
 
 def _colours(labels: Sequence[str]) -> dict[str, str]:
-    return {label: style.COLOURS[i % len(style.COLOURS)] for i, label in enumerate(labels)}
+    return {label: style.colour(i) for i, label in enumerate(labels)}
 
 
-def _line_handles(labels: Iterable[str]) -> list[matplotlib.lines.Line2D]:
-    return [matplotlib.lines.Line2D([], [], **style.line_style(i), label=label) for i, label in enumerate(labels)]
-
-
-def radar(file: _File, title: str, tags: Mapping[str, Mapping[str, float]], *, narrow: bool = False) -> None:
+def radar(file: style.File, title: str, tags: Mapping[str, Mapping[str, float]], *, narrow: bool = False) -> None:
     """Draws the mean score per tag, an outline per agent.
 
     Args:
@@ -34,12 +26,13 @@ def radar(file: _File, title: str, tags: Mapping[str, Mapping[str, float]], *, n
         tags: maps agents to the scores of their tags. A tag without a score is left open.
         narrow: for the width of a phone.
     """
-    names = [tag for tag in bsuite_scores.TAGS if any(tag in scores for scores in tags.values())]
+    names = [tag for tag in stats.TAGS if any(tag in scores for scores in tags.values())]
     angles = 2 * np.pi * np.arange(len(names)) / max(len(names), 1)
     colours = _colours(list(tags))
-    with style.context():
-        figure = plt.figure(figsize=(4.3, 5.2) if narrow else (8.0, 7.0), layout="constrained")
-        axis = figure.add_subplot(projection="polar")
+    size = (4.3, 5.2) if narrow else (8.0, 7.0)
+    polar = {"projection": "polar"}
+    with style.picture(file, title, size, small_title=narrow, subplot_kw=polar) as (figure, axes):
+        axis = axes.item()
         axis.set_theta_zero_location("N")
         axis.set_theta_direction(-1)
         for i, (label, scores) in enumerate(tags.items()):
@@ -58,13 +51,11 @@ def radar(file: _File, title: str, tags: Mapping[str, Mapping[str, float]], *, n
             side = math.sin(angle)
             text.set_horizontalalignment("center" if abs(side) < 0.2 else "left" if side > 0 else "right")
         axis.grid(color="0.85")
-        style.legend_of(figure, _line_handles(tags), narrow=narrow)
-        style.title_of(figure, title, narrow=narrow)
-        style.save(figure, file)
+        style.legend_of(figure, style.handles(tags), narrow=narrow)
 
 
 def bars(
-    file: _File, title: str, scores: Mapping[str, Sequence[bsuite_scores.Score]], *, narrow: bool = False
+    file: style.File, title: str, scores: Mapping[str, Sequence[stats.Score]], *, narrow: bool = False
 ) -> None:
     """Draws the score of every experiment, a bar per agent; bars of partial runs are pale.
 
@@ -75,13 +66,13 @@ def bars(
         narrow: for the width of a phone.
     """
     have = {score.experiment for own in scores.values() for score in own}
-    experiments = [name for name in bsuite_scores.EXPERIMENTS if name in have]
+    experiments = [name for name in stats.EXPERIMENTS if name in have]
     colours = _colours(list(scores))
     thickness = 0.8 / len(scores)
     any_partial = False
-    with style.context():
-        height = 0.9 + len(experiments) * max(0.32, 0.16 * len(scores)) + (0.25 * len(scores) if narrow else 0.3)
-        figure, axis = plt.subplots(figsize=(4.3 if narrow else 9.0, height + 0.6), layout="constrained")
+    height = 0.9 + len(experiments) * max(0.32, 0.16 * len(scores)) + (0.25 * len(scores) if narrow else 0.3)
+    with style.picture(file, title, (4.3 if narrow else 9.0, height + 0.6), small_title=narrow) as (figure, axes):
+        axis = axes.item()
         for i, (label, own) in enumerate(scores.items()):
             for score in own:
                 if math.isnan(score.score):
@@ -105,23 +96,21 @@ def bars(
         axis.axvline(1.0, color="0.6", linestyle=":", linewidth=1)
         axis.grid(False, axis="y")
         axis.set_xlabel("bsuite score")
-        handles = [matplotlib.patches.Patch(color=colours[label], label=label) for label in scores]
+        handles: list[Any] = [matplotlib.patches.Patch(color=colours[label], label=label) for label in scores]
         if any_partial:
             note = "pale: fewer episodes than bsuite's"
             handles.append(matplotlib.patches.Patch(color="0.4", alpha=0.35, label=note))
         style.legend_of(figure, handles, narrow=narrow)
-        style.title_of(figure, title, narrow=narrow)
-        style.save(figure, file)
 
 
 def solve_times(
-    file: _File,
+    file: style.File,
     title: str,
-    solutions: Mapping[str, Mapping[str, Sequence[bsuite_scores.Solution]]],
+    solutions: Mapping[str, Mapping[str, Sequence[stats.Solution]]],
     *,
     narrow: bool = False,
 ) -> None:
-    """Draws the episode at which each size of DeepSea was solved, beside the 2^N of random actions.
+    """Draws the episode at which each size of DeepSea was solved, next to the 2^N of random actions.
 
     Args:
         file: the PNG.
@@ -132,14 +121,14 @@ def solve_times(
     panels = {name: own for name, own in solutions.items() if any(own.values())}
     labels = list(dict.fromkeys(label for own in panels.values() for label in own))
     colours = _colours(labels)
-    with style.context():
-        columns = 1 if narrow else len(panels)
-        rows = math.ceil(len(panels) / columns)
-        below = 0.25 * (len(labels) + 2) if narrow else 0.0
-        size = (4.3, 3.2 * rows + 0.7 + below) if narrow else (5.5 * columns + 0.5, 5.0)
-        figure, axes = plt.subplots(
-            rows, columns, figsize=size, layout="constrained", squeeze=False, sharex=True, sharey=True
-        )
+    columns = 1 if narrow else len(panels)
+    rows = math.ceil(len(panels) / columns)
+    below = 0.25 * (len(labels) + 2) if narrow else 0.0
+    size = (4.3, 3.2 * rows + 0.7 + below) if narrow else (5.5 * columns + 0.5, 5.0)
+    with style.picture(file, title, size, rows, columns, small_title=narrow, sharex=True, sharey=True) as (
+        figure,
+        axes,
+    ):
         every = [found for own in panels.values() for each in own.values() for found in each]
         smallest, top = min(found.size for found in every), max(found.episode for found in every)
         bottom = min(2 ** (smallest - 1), *(found.episode for found in every))
@@ -162,19 +151,18 @@ def solve_times(
             axis.tick_params(labelbottom=True, labelleft=True)
             axis.set(title=name, xlabel="size N", ylabel="episodes until solved")
         handles = [
-            *_line_handles(labels),
+            *style.handles(labels),
             matplotlib.lines.Line2D([], [], color="0.5", linestyle=style.DASHES, label="random actions, 2^N"),
         ]
         if not all(found.is_solved for found in every):
-            cross = dict(color="0.35", linestyle="", marker="x")
-            handles.append(matplotlib.lines.Line2D([], [], **cross, label="not solved by then"))
+            handles.append(
+                matplotlib.lines.Line2D([], [], color="0.35", linestyle="", marker="x", label="not solved by then")
+            )
         style.legend_of(figure, handles, narrow=narrow)
-        style.title_of(figure, title, narrow=narrow)
-        style.save(figure, file)
 
 
 def curves(
-    file: _File,
+    file: style.File,
     title: str,
     lines: Mapping[str, Mapping[str, tuple[np.ndarray, np.ndarray]]],
     *,
@@ -185,23 +173,17 @@ def curves(
     Args:
         file: the PNG.
         title: what is shown.
-        lines: maps agents to experiments and their episodes and returns (`bsuite_scores.curves`).
+        lines: maps agents to experiments and their episodes and returns (`stats.curves`).
         narrow: for the width of a phone.
     """
-    experiments = [name for name in bsuite_scores.EXPERIMENTS if any(name in own for own in lines.values())]
+    experiments = [name for name in stats.EXPERIMENTS if any(name in own for own in lines.values())]
     colours = _colours(list(lines))
     columns = 2 if narrow else min(4, len(experiments))
     rows = math.ceil(len(experiments) / columns)
-    with style.context():
-        below = 0.25 * len(lines) if narrow else 0.2
-        figure, axes = plt.subplots(
-            rows,
-            columns,
-            figsize=((4.3, 1.7 * rows) if narrow else (11.0, 2.5 * rows + 0.5)),
-            squeeze=False,
-            layout="constrained",
-        )
-        figure.set_figheight(figure.get_figheight() + 0.5 + below)
+    below = 0.25 * len(lines) if narrow else 0.2
+    size = (4.3, 1.7 * rows + 0.5 + below) if narrow else (11.0, 2.5 * rows + 0.5 + 0.5 + below)
+    dpi = 110 if rows > 3 else 160  # many panels make a large file
+    with style.picture(file, title, size, rows, columns, small_title=narrow, dpi=dpi) as (figure, axes):
         for axis in axes.flat[len(experiments) :]:
             axis.set_axis_off()
         for axis, name in zip(axes.flat, experiments, strict=False):
@@ -220,5 +202,3 @@ def curves(
         figure.supylabel("return per episode", fontsize=9 if narrow else 11)
         handles = [matplotlib.lines.Line2D([], [], color=colours[label], label=label) for label in lines]
         style.legend_of(figure, handles, narrow=narrow)
-        style.title_of(figure, title, narrow=narrow)
-        style.save(figure, file, dpi=110 if rows > 3 else 160)  # many panels make a large file

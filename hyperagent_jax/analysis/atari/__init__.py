@@ -1,0 +1,31 @@
+"""Reports on Atari runs, those of run_atari.py: learning curves and human-normalised scores."""
+
+from collections.abc import Sequence
+import pathlib
+
+
+def report(places: Sequence[str], out: pathlib.Path, title: str | None) -> tuple[str, str]:
+    """Draws runs and writes their tables.
+
+    Args:
+        places: results.csv files, or folders that hold one.
+        out: folder for pictures and tables.
+        title: heading of the page; None for the default.
+
+    Returns:
+        The page, and lines about the scores and the page.
+    """
+    from hyperagent_jax.analysis.atari import page  # needs matplotlib, which is optional
+    from hyperagent_jax.analysis.atari import read
+    from hyperagent_jax.analysis.atari import stats
+
+    found = read.read(places)
+    table = stats.summary_rows(found.runs)
+    made = page.make(title or "Atari", found, table)
+    text = made.write(out)
+    lines = [
+        f"{row['method']}: " + ", ".join(f"{name} {row[name]:.2f}" for name in stats.STATISTICS)
+        for row in table[1]
+    ]
+    summary = f"{len(found.runs)} runs on {len(found.names)} game(s); {made.num_drawings} figures"
+    return text, "\n".join([*lines, summary])

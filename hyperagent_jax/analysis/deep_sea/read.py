@@ -1,0 +1,184 @@
+"""Reads DeepSea runs: rows of results.csv, checked, and the config.json next to them."""
+
+from collections.abc import Mapping, Sequence
+import dataclasses
+import pathlib
+
+from hyperagent_jax import errors
+from hyperagent_jax.analysis import sources as sources_lib
+
+NEEDED = ("agent", "size", "seed", "solved", "episodes_to_learn", "interactions")
+# Any other column is a setting of the agent.
+MEASURED = frozenset(
+    {
+        *NEEDED,
+        "final_return",
+        "num_params",
+        "num_output_params",
+        "compile_seconds",
+        "train_seconds",
+        "interactions_per_second",
+        "error",
+        "command",
+    }
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """One row of a results.csv.
+
+    Attributes:
+        agent: name of the agent.
+        size: N of the N x N grid.
+        seed: the run's seed.
+        settings: the settings that are columns of the file and not blank.
+        episodes: episodes to learn; None unless solved.
+        limit: episodes after which a run that did not solve it ended; None unless failed.
+        interval: episodes between two evaluations; it was solved in the last one. None if not on file.
+        num_params: parameters; None if not on file.
+        num_output_params: parameters of the output layer; None if not on file.
+        error: why the run crashed; blank if it did not. A crash is neither solved nor failed.
+        file: the results.csv.
+    """
+
+    agent: str
+    size: int
+    seed: int
+    settings: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    episodes: int | None = None
+    limit: int | None = None
+    interval: float | None = None
+    num_params: int | None = None
+    num_output_params: int | None = None
+    error: str = ""
+    file: str = ""
+
+    @property
+    def solved(self) -> bool:
+        return self.episodes is not None
+
+    @property
+    def failed(self) -> bool:
+        return self.limit is not None
+
+    @property
+    def crashed(self) -> bool:
+        return bool(self.error)
+
+    @property
+    def variant(self) -> tuple:
+        """Agent and settings: what runs that differ in size and seed only have in common."""
+        return self.agent, tuple(sorted(self.settings.items()))
+
+
+def read(places: Sequence[str]) -> tuple[list[Run], list[sources_lib.Source]]:
+    """Reads the runs of several results.csv files, or of folders that hold one."""
+    runs: list[Run] = []
+    seen: dict[tuple, str] = {}
+    paths = sources_lib.results_files(places)
+    files = _told_apart([_read_file(path) for path in paths])
+    for path, found in zip(paths, files, strict=True):
+        for run in found:
+            key = (run.variant, run.size, run.seed)
+            if key in seen:
+                where = f"twice in {path}" if seen[key] == run.file else f"in {seen[key]} and in {path}"
+                settings = "".join(f", {name} {value}" for name, value in run.settings.items())
+                name = sources_lib.one_line(f"{run.agent}{settings}, size {run.size}, seed {run.seed}")
+                raise errors.UserError(f"the same run is {where}: {name}")
+            seen[key] = run.file
+        runs += found
+    return runs, [sources_lib.source(path, len(found)) for path, found in zip(paths, files, strict=True)]
+
+
+def _told_apart(files: Sequence[list[Run]]) -> list[list[Run]]:
+    """Adds to the runs of several files those settings of their config.json in which an agent's files differ.
+
+    Without them runs with different settings would pass for more seeds of the same agent.
+    """
+    known = [_settings_on_file(found) for found in files]
+    told = []
+    for found, own in zip(files, known, strict=True):
+        differing = {
+            agent: {
+                name: value
+                for name, value in settings.items()
+                if any(other.get(agent, {}).get(name, value) != value for other in known)
+            }
+            for agent, settings in own.items()
+        }
+        told.append([dataclasses.replace(run, settings={**differing[run.agent], **run.settings}) for run in found])
+    return told
+
+
+def _settings_on_file(runs: Sequence[Run]) -> dict[str, dict[str, str]]:
+    """Returns the settings of each agent of a file, from its config.json, as the text of a column."""
+    made_with = sources_lib.identity(pathlib.Path(runs[0].file).parent)
+    protocol = sources_lib.part(made_with, "protocol")
+    configs = made_with.get("configs")
+    found = {}
+    for agent in dict.fromkeys(run.agent for run in runs):
+        own = (
+            sources_lib.part(configs, agent)
+            if isinstance(configs, dict)
+            else sources_lib.part(made_with, "config")
+        )
+        settings = dict(own)
+        # Cut to the length of the run, which follows from the size.
+        settings.pop("replay_capacity", None)
+        if "stochastic" in protocol:
+            settings["stochastic"] = protocol["stochastic"]
+        found[agent] = {
+            name: ",".join(map(str, value)) if isinstance(value, list) else str(value)
+            for name, value in settings.items()
+        }
+    return found
+
+
+def _read_file(path: pathlib.Path) -> list[Run]:
+    rows = sources_lib.read_rows(path, NEEDED)
+    if not rows:
+        raise errors.UserError(f"{path} has no rows")
+    eval_every = sources_lib.part(sources_lib.identity(path.parent), "protocol").get("eval_every")
+    if not isinstance(eval_every, int | float):
+        eval_every = None
+    return sources_lib.parse_rows(path, rows, lambda row: _parse(row, str(path), eval_every))
+
+
+def _parse(row: Mapping[str, str], file: str, eval_every: float | None) -> Run:
+    """Returns the run of a row; `eval_every` is that of the whole file, if there is one."""
+    if row.get("eval_every"):
+        eval_every = _whole(row, "eval_every", at_least=1)
+    error = (row.get("error") or "").strip()
+    episodes = limit = None
+    size = _whole(row, "size", at_least=1)
+    if not error:  # a run that crashed has no outcome
+        if row["solved"] not in ("True", "False"):
+            raise ValueError(f"solved must be True or False, got {row['solved']!r}")
+        if row["solved"] == "True":
+            episodes = _whole(row, "episodes_to_learn")
+        else:
+            limit = _whole(row, "interactions") // size
+    return Run(
+        agent=row["agent"],
+        size=size,
+        seed=_whole(row, "seed"),
+        settings={name: value for name, value in row.items() if name not in MEASURED and value != ""},
+        episodes=episodes,
+        limit=limit,
+        interval=eval_every / size if eval_every else None,
+        num_params=_whole(row, "num_params") if row.get("num_params") else None,
+        num_output_params=_whole(row, "num_output_params") if row.get("num_output_params") else None,
+        error=error,
+        file=file,
+    )
+
+
+def _whole(row: Mapping[str, str], name: str, at_least: int = 0) -> int:
+    try:
+        value = float(row[name])
+        if value != int(value) or value < at_least:
+            raise ValueError
+    except (ValueError, OverflowError) as error:
+        raise ValueError(f"{name} must be a whole number from {at_least} on, got {row[name]!r}") from error
+    return int(value)

@@ -1,0 +1,1 @@
+"""Pictures of the tabular studies of run_tabular.py."""
