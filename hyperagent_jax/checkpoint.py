@@ -72,7 +72,9 @@ def _open(path: str | os.PathLike) -> Iterator[Any]:
         with np.load(path, allow_pickle=False) as arrays:
             yield arrays
     except (OSError, ValueError, zipfile.BadZipFile, zlib.error, EOFError) as error:
-        raise CheckpointError(f"checkpoint {path} cannot be read ({error}): delete it to restart its run") from error
+        raise CheckpointError(
+            f"checkpoint {path} cannot be read ({error}): delete it to restart its run"
+        ) from error
 
 
 def load_facts(path: str | os.PathLike) -> dict[str, Any]:
@@ -113,8 +115,8 @@ def load(path: str | os.PathLike, like: Any) -> Any:
         found = set(arrays.files) - {"facts"}
         if found != set(expected):
             raise CheckpointError(
-                f"checkpoint {path} belongs to another agent or version: it lacks {sorted(set(expected) - found)[:3]} "
-                f"and has {sorted(found - set(expected))[:3]} instead"
+                f"checkpoint {path} belongs to another agent or version: it lacks "
+                f"{sorted(set(expected) - found)[:3]} and has {sorted(found - set(expected))[:3]} instead"
             )
 
         def restore(name, leaf):
@@ -127,8 +129,8 @@ def load(path: str | os.PathLike, like: Any) -> Any:
                 return array
             if array.shape != leaf.shape or array.dtype != leaf.dtype:
                 raise CheckpointError(
-                    f"checkpoint {path} has a different configuration: {name} is {array.dtype}{list(array.shape)}, "
-                    f"not {leaf.dtype}{list(leaf.shape)}"
+                    f"checkpoint {path} has a different configuration: {name} is {array.dtype}{list(array.shape)},"
+                    f" not {leaf.dtype}{list(leaf.shape)}"
                 )
             if isinstance(leaf, np.ndarray):
                 leaf[...] = array

@@ -93,10 +93,7 @@ def define_flags(config_classes: Mapping[str, Any], values: flags.FlagValues = f
 
 def _defaults_text(defaults: dict[str, Any]) -> str:
     """The first agent's default, and behind it those of agents that have another."""
-    texts = {
-        agent: str(value) if value is None else as_text(value)
-        for agent, value in defaults.items()
-    }
+    texts = {agent: str(value) if value is None else as_text(value) for agent, value in defaults.items()}
     common, *others = dict.fromkeys(texts.values())
     return "; ".join(
         [

@@ -65,7 +65,7 @@ def source(path: pathlib.Path, num_runs: int) -> Source:
     except FileNotFoundError:
         return Source(str(path), num_runs, None, f"there is no {config}")
     except (OSError, ValueError):
-        return Source(str(path), num_runs, None, f"{config} is damaged")
+        return Source(str(path), num_runs, None, f"{config} is corrupt")
     return Source(str(path), num_runs, record)
 
 

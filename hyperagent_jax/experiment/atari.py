@@ -13,8 +13,9 @@ from hyperagent_jax import checkpoint
 from hyperagent_jax import errors
 from hyperagent_jax import results
 from hyperagent_jax import types
-from hyperagent_jax.agents import atari as presets
+from hyperagent_jax.agents import atari_presets as presets
 from hyperagent_jax.environments import atari
+from hyperagent_jax.environments import video
 from hyperagent_jax.experiment import base
 from hyperagent_jax.experiment import run_context
 from hyperagent_jax.experiment import run_directory
@@ -44,8 +45,8 @@ class Protocol:
         eval_episodes: games per evaluation, with their own scores, to the end.
         final_eval_episodes: games that the best parameters play in the end.
         eval_epsilon: chance of a random action in evaluations, lest a game wait for one for ever.
-        eval_fire: whether games of evaluations continue after a lost life as in training, with no-ops, and with FIRE
-            where the game waits for it. Agents that are trained so never learn to press it.
+        eval_fire: whether games of evaluations continue after a lost life as in training, with no-ops, and with
+            FIRE where the game waits for it. Agents that are trained so never learn to press it.
         max_frames: a game is truncated after this many frames.
     """
 
@@ -77,7 +78,7 @@ class Options:
     """Whose settings, and what is kept.
 
     Attributes:
-        preset: settings of the "paper", or of its "released" code, which differs in learning rate and regularisation.
+        preset: settings of the "paper", or of its "released" code, whose learning rate and regularisation differ.
         record_video: whether to write a GIF of a game that the best parameters play.
     """
 
@@ -268,8 +269,6 @@ class Run:
 
     def record(self, variables: types.Variables) -> None:
         """Writes one game in colour to a GIF."""
-        from hyperagent_jax.analysis import video
-
         task, number = self.task, self.runner.interactions
         environment = _environment(task, _RECORDING, number, 1, is_training=False)
         screen = atari.Screen(
@@ -301,6 +300,7 @@ class Atari(base.Experiment):
     protocol_class = Protocol
     options_class = Options
     problem = "game"
+    score = "score"
     key_fields = ("game", "seed")
     result_fields = (
         "game", "agent", "seed", "score", "score_std", "episodes", "best_interactions", "best_eval_score",
@@ -333,15 +333,13 @@ class Atari(base.Experiment):
 
     def needs(self, task: base.Task) -> base.Needs:
         if task.options.record_video:
-            from hyperagent_jax.analysis import video
-
             video.require_pillow()
         memory, protocol = num_bytes(task), task.protocol
         text = (
             f"{task.agent} (preset {task.options.preset}): {memory['replay'] / 1e9:.2f} GB of replay each; "
-            f"{protocol.steps:,} interactions in {protocol.num_envs} environment(s) each, {protocol.eval_episodes} games "
-            f"every {protocol.eval_every:,}, at the end {protocol.final_eval_episodes} games of the best; unclipped "
-            f"scores, no sticky actions, at most {protocol.max_frames:,} frames"
+            f"{protocol.steps:,} interactions in {protocol.num_envs} environment(s) each, "
+            f"{protocol.eval_episodes} games every {protocol.eval_every:,}, at the end {protocol.final_eval_episodes} games of the best; "
+            f"unclipped scores, no sticky actions, at most {protocol.max_frames:,} frames"
         )
         return base.Needs(memory["total"] + PROGRAM_BYTES, text)
 
@@ -372,10 +370,10 @@ class Atari(base.Experiment):
         )
 
     def draw(self, directory: run_directory.RunDirectory, task: base.Task) -> pathlib.Path | None:
-        from hyperagent_jax.analysis import atari_plots
+        from hyperagent_jax.analysis.atari import plots
 
         path = directory.path / "atari.png"
-        atari_plots.curves(path, f"{task.agent}, preset {task.options.preset}", {task.agent: directory.rows("curve")})
+        plots.curves(path, f"{task.agent}, preset {task.options.preset}", {task.agent: directory.rows("curve")})
         return path
 
 

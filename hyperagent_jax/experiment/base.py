@@ -3,6 +3,7 @@
 import abc
 from collections.abc import Sequence
 import dataclasses
+import hashlib
 import importlib
 import pathlib
 import re
@@ -39,8 +40,7 @@ class Task:
         folder: the run directory, for files that are neither rows nor checkpoints.
         checkpoint: file of its checkpoint, or None.
         checkpoint_seconds: least time between two checkpoints.
-        keeps_arrays: whether results come with arrays to keep (maps of values).
-        stem: name of its files; by default made of columns and seeds.
+        is_cell: whether it is a cell of a sweep: its files are named after all columns, and no arrays are kept.
     """
 
     experiment: str
@@ -53,17 +53,21 @@ class Task:
     folder: str = ""
     checkpoint: str | None = None
     checkpoint_seconds: float = 60.0
-    keeps_arrays: bool = True
-    stem: str = ""
+    is_cell: bool = False
 
     @property
     def name(self) -> str:
         """A name that is unique in its plan and fit for a file."""
-        if self.stem:
-            return self.stem
         first, last = self.seeds[0], self.seeds[-1]
-        seeds = f"seed_{first}" if len(self.seeds) == 1 else f"seeds_{first}_to_{last}"
-        return re.sub(r"[^\w.,=+-]", "-", "_".join([*(value for _, value in self.columns if value), seeds]))
+        seeds = f"{first}" if len(self.seeds) == 1 else f"{first}_to_{last}"
+        plural = "" if len(self.seeds) == 1 else "s"
+        if not self.is_cell:
+            return _file_name("_".join([*(value for _, value in self.columns if value), f"seed{plural}_{seeds}"]))
+        agent, problem, *settings = self.columns
+        named = [agent, problem, (f"seed{plural}", seeds), *sorted(settings)]
+        full = "_".join(f"{name}={value}" for name, value in named if value)
+        # Names of files are limited in length and characters; the digest tells apart what is then alike.
+        return f"{_file_name(full[:120])}_{hashlib.sha256(full.encode()).hexdigest()[:8]}"
 
     @property
     def cell(self) -> Any:
@@ -84,6 +88,10 @@ class Task:
             "seeds": self.seeds,
         }
         return fingerprint_lib.make(settings, config=self.config, protocol=self.protocol)
+
+
+def _file_name(text: str) -> str:
+    return re.sub(r"[^\w.,=+-]", "-", text)
 
 
 class Event(NamedTuple):
@@ -132,7 +140,9 @@ class Experiment(abc.ABC):
         key_fields: columns of results.csv that tell its rows apart.
         result_fields: columns of results.csv.
         curve_fields: columns of curve.csv; empty if there is none.
+        score: the column of results.csv that sweeps average over seeds.
         unit: what progress counts.
+        logdir: default folder of results within logs/.
         checkpoint_seconds: default time between checkpoints.
     """
 
@@ -144,7 +154,9 @@ class Experiment(abc.ABC):
     key_fields: tuple[str, ...] = ("seed",)
     result_fields: tuple[str, ...]
     curve_fields: tuple[str, ...] = ()
+    score: str
     unit: str = "step"
+    logdir: str = "{experiment}_{problem}_{agent}"
     checkpoint_seconds: float = 60.0
 
     def configs(self, options: Any = None) -> dict[str, Any]:
@@ -165,6 +177,11 @@ class Experiment(abc.ABC):
         del protocol
         return None
 
+    def capped(self, config: Any, protocol: Any) -> Any:
+        """Returns the config as it will run: a replay longer than the whole run is cut to it."""
+        most = self.num_interactions(protocol)
+        return config if most is None else config_lib.cap_replay(config, most)
+
     def group_size(self, options: Any, num_seeds: int) -> int:
         """How many seeds run together."""
         del options, num_seeds
@@ -180,13 +197,10 @@ class Experiment(abc.ABC):
         }
 
     def changed_settings(self, task: Task) -> dict[str, str]:
-        """The settings of a task that differ from the defaults and are not among its columns, as flags have them."""
+        """The settings of a task that differ from their defaults and are not columns, as flags have them."""
         value = {self.problem: getattr(task.protocol, self.problem)}
         protocol = self.resolve(self.protocol_class(**value))
-        config = self.configs(task.options)[task.agent]()
-        most = self.num_interactions(task.protocol)
-        if most is not None:
-            config = config_lib.cap_replay(config, most)
+        config = self.capped(self.configs(task.options)[task.agent](), task.protocol)
         pairs = [(config, task.config), (protocol, task.protocol)]
         if self.options_class is not None:
             pairs.append((self.options_class(), task.options))
@@ -229,6 +243,11 @@ class Experiment(abc.ABC):
         failures = f", {failed} with an error" if failed else ""
         return f"{len(rows) - failed} of {num_runs} runs finished{failures}"
 
+    def cell_summary(self, rows: Sequence[dict[str, str]]) -> dict[str, str]:
+        """Columns of the table that a sweep prints, about the rows of one cell."""
+        scores = [float(row[self.score]) for row in rows if row[self.score] != ""]
+        return {"runs": f"{len(scores)} of {len(rows)}", self.score: f"{np.mean(scores):.4g}" if scores else ""}
+
     def draw(self, directory: "run_directory.RunDirectory", task: Task) -> pathlib.Path | None:
         """Draws what was measured; returns the picture's file."""
         del directory, task
@@ -247,7 +266,7 @@ class Plan(NamedTuple):
 
     Attributes:
         experiment: the experiment.
-        tasks: all tasks, one seed each.
+        tasks: all tasks, with one seed each.
         logdir: the directory.
         fingerprint: what its rows have in common.
         key_fields: columns that tell rows apart.
@@ -256,7 +275,10 @@ class Plan(NamedTuple):
         records_failures: whether a failed run is a row; if not, the first failure ends the others.
         extensible: parts of the fingerprint that may gain entries on resume.
         notes: further entries of config.json.
+        is_sweep: whether tasks are cells of a sweep: progress counts runs, and settings that cannot run are rows.
         shown: columns of results.csv that summaries name.
+        header: what is run, said first; by default what the largest task says of itself.
+        remark: a line after it.
     """
 
     experiment: Experiment
@@ -269,7 +291,10 @@ class Plan(NamedTuple):
     records_failures: bool
     extensible: tuple[str, ...] = ()
     notes: dict[str, Any] = {}
+    is_sweep: bool = False
     shown: tuple[str, ...] = ()
+    header: str = ""
+    remark: str = ""
 
     def key(self, row: dict[str, Any]) -> tuple[str, ...]:
         """What tells a row of results.csv from the others."""

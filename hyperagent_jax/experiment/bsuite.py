@@ -1,7 +1,7 @@
 """bsuite's protocol: an id's number of episodes in its environment, logged by bsuite itself."""
 
-from collections.abc import Sequence
 import collections
+from collections.abc import Sequence
 import dataclasses
 import functools
 import pathlib
@@ -16,6 +16,7 @@ from hyperagent_jax import config as config_lib
 from hyperagent_jax import errors
 from hyperagent_jax import results
 from hyperagent_jax import types
+from hyperagent_jax.analysis.bsuite import logs
 from hyperagent_jax.environments import bsuite_adapter
 from hyperagent_jax.experiment import base
 from hyperagent_jax.experiment import run_context
@@ -34,8 +35,8 @@ class Protocol:
     """What is run of bsuite.
 
     Attributes:
-        bsuite_id: an id such as deep_sea/0, an experiment such as deep_sea, TESTING (the first id of every experiment
-            but those with added noise or scale), SWEEP (all), or a comma-separated list of these.
+        bsuite_id: an id such as deep_sea/0, an experiment such as deep_sea, TESTING (the first id of every
+            experiment but those with added noise or scale), SWEEP (all), or a comma-separated list of these.
         max_episodes: fewer episodes than bsuite's, for a quick look; results are marked as partial. None for all.
     """
 
@@ -85,12 +86,14 @@ class Bsuite(base.Experiment):
     script = "run_bsuite.py"
     protocol_class = Protocol
     problem = "bsuite_id"
+    score = "total_return"
     key_fields = ("bsuite_id",)
     result_fields = (
         "bsuite_id", "agent", "seed", "status", "reason", "episodes", "steps", "total_return", "num_params",
         "train_seconds", "steps_per_second", "command",
     )  # fmt: skip
     unit = "episode"
+    logdir = "bsuite_{agent}"
 
     def problems(self, value: str) -> Sequence[str]:
         return bsuite_adapter.ids(value)
@@ -116,7 +119,7 @@ class Bsuite(base.Experiment):
             return
         program = make_program(task)
         # A resumed task repeats its actions, so bsuite's log has the rows of an unbroken run.
-        csv_folder = pathlib.Path(task.folder) / "csv" / task.stem
+        csv_folder = pathlib.Path(task.folder) / "csv" / (task.name if task.is_cell else "")
         make_environment = functools.partial(bsuite_adapter.make, bsuite_id, seed, csv_folder)
         loop = loop_lib.Loop(program, make_environment, jax.random.key(np.uint32(seed)), problem.observe)
         notes = context.progress.notes
@@ -160,15 +163,13 @@ class Bsuite(base.Experiment):
         """Whether an id need not be run again; its log must be there, and whole."""
         if row.get("error") or row["status"] not in _DONE:
             return False
-        file = bsuite_adapter.csv_file(row["bsuite_id"], directory.path / "csv")
         if "error" in row:  # of a sweep, whose logs have folders of their own
             return True
+        file = bsuite_adapter.csv_file(row["bsuite_id"], directory.path / "csv")
         if not file.exists():
             print(f"the log of {row['bsuite_id']} is gone: it is run again")
             return False
-        log = results.read_csv(file)
-        episodes = [float(line["episode"]) for line in log if line.get("episode")]
-        if not episodes or episodes[-1] != bsuite_adapter.last_logged(int(row["episodes"])):
+        if logs.last_episode(file, row["bsuite_id"]) != bsuite_adapter.last_logged(int(row["episodes"])):
             raise errors.UserError(f"{file} is cut short: delete it and run {row['bsuite_id']} again")
         return True
 

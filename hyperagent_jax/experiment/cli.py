@@ -73,7 +73,7 @@ def command(experiment: base.Experiment, task: base.Task, seed: int) -> str:
     first = {name: columns.pop(name) for name in ("agent", experiment.problem, "seed") if name in columns}
     settings = {**first, **columns, **experiment.changed_settings(task)}
     arguments = [f"--{name}={value}" for name, value in settings.items() if value != ""]
-    name = task.stem or "_".join([experiment.name, *first.values()]).replace("/", "-")
+    name = task.name if task.is_cell else "_".join([experiment.name, *first.values()]).replace("/", "-")
     return shlex.join(["python", f"experiments/{experiment.script}", *arguments, f"--logdir=logs/{name}"])
 
 

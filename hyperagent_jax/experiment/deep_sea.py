@@ -83,8 +83,8 @@ class Options:
     """How a run is computed.
 
     Attributes:
-        runner: "scan" runs everything on device, "loop" steps bsuite's own Python DeepSea, to check one against the
-            other.
+        runner: "scan" runs everything on device, "loop" steps bsuite's own Python DeepSea, to check one against
+            the other.
         seeds_per_group: seeds vmapped together; None for 1 on CPU and all on accelerators.
     """
 
@@ -205,9 +205,7 @@ def _make_evaluate_all(protocol: Protocol, agent: agents.Agent) -> Callable[[Any
     Noise on the rewards, of which the stochastic variant has a lot, is left out: it has mean zero, and a policy
     worth nothing must not pass for a good one by luck.
     """
-    environment = deep_sea.make_deep_sea(
-        protocol.size, deterministic=not protocol.stochastic, noisy_rewards=False
-    )
+    environment = deep_sea.make_deep_sea(protocol.size, deterministic=not protocol.stochastic, noisy_rewards=False)
     evaluator = evaluate.make_evaluator(
         agent, environment, num_episodes=protocol.eval_episodes, max_steps=protocol.size
     )
@@ -286,6 +284,7 @@ class DeepSea(base.Experiment):
     protocol_class = Protocol
     options_class = Options
     problem = "size"
+    score = "episodes_to_learn"
     result_fields = (
         "agent", "size", "seed", "solved", "episodes_to_learn", "interactions", "final_return", "num_params",
         "num_output_params", "compile_seconds", "train_seconds", "interactions_per_second",
@@ -313,8 +312,8 @@ class DeepSea(base.Experiment):
         _, agent = make(task.agent, task.config, protocol)
         text = (
             f"{task.agent} on DeepSea {protocol.size}: {agents.count_params(agent):,} parameters, "
-            f"{memory['total'] / 1e6:.1f} MB per seed, of which the replay {memory['replay'] / 1e6:.1f} MB; solved at "
-            f"{protocol.solved_return:g} over {protocol.eval_episodes} episodes, evaluated every "
+            f"{memory['total'] / 1e6:.1f} MB per seed, of which the replay {memory['replay'] / 1e6:.1f} MB; "
+            f"solved at {protocol.solved_return:g} over {protocol.eval_episodes} episodes, evaluated every "
             f"{protocol.eval_every:,} interactions, at most {protocol.max_episodes:,} episodes"
         )
         return base.Needs(memory["total"], text)
@@ -365,7 +364,7 @@ class DeepSea(base.Experiment):
                             interactions * len(task.seeds) / progress.train_seconds, 1
                         ),
                     }
-                    maps = value_maps(program.agent, program.state(i), protocol.size) if task.keeps_arrays else None
+                    maps = value_maps(program.agent, program.state(i), protocol.size) if not task.is_cell else None
                     context.add_result(seed, result, maps)
             if context.is_save_due():
                 context.save(program.tree())
@@ -391,11 +390,19 @@ class DeepSea(base.Experiment):
 
     def conclusion(self, rows: Sequence[dict[str, str]], num_runs: int) -> str:
         solved = [int(row["episodes_to_learn"]) for row in rows if row["solved"] == "True"]
-        average = f", mean episodes to learn {np.mean(solved):.1f}" if solved else ""
-        return f"{len(solved)} of {len(rows)} seeds solved{average}"
+        is_one_cell = len({row["seed"] for row in rows}) == len(rows)
+        average = f", mean episodes to learn {np.mean(solved):.1f}" if solved and is_one_cell else ""
+        failed = sum(bool(row.get("error")) for row in rows)
+        failures = f", {failed} with an error" if failed else ""
+        return f"{len(solved)} of {len(rows)} runs solved{average}{failures}"
+
+    def cell_summary(self, rows: Sequence[dict[str, str]]) -> dict[str, str]:
+        solved = [int(row["episodes_to_learn"]) for row in rows if row["solved"] == "True"]
+        average = f"{np.mean(solved):.1f}" if solved else ""
+        return {"solved": f"{len(solved)} of {len(rows)}", "episodes_to_learn": average}
 
     def draw(self, directory: run_directory.RunDirectory, task: base.Task) -> pathlib.Path | None:
-        from hyperagent_jax.analysis import plots
+        from hyperagent_jax.analysis.deep_sea import plots
 
         seed = min(int(row["seed"]) for row in directory.rows("results"))
         try:
@@ -406,7 +413,7 @@ class DeepSea(base.Experiment):
         path = directory.path / "deepsea.png"
         kind = "Stochastic DeepSea" if task.protocol.stochastic else "DeepSea"
         title = f"{task.agent} on {kind} {task.protocol.size} x {task.protocol.size}"
-        plots.deep_sea_run(path, title, directory.rows("curve"), maps, task.protocol.solved_return)
+        plots.single_run(path, title, directory.rows("curve"), maps, task.protocol.solved_return)
         return path
 
 

@@ -5,6 +5,7 @@ import dataclasses
 import pathlib
 import re
 import sys
+import time
 from typing import Any
 
 from absl import flags
@@ -18,8 +19,8 @@ from hyperagent_jax import errors
 from hyperagent_jax import results
 from hyperagent_jax.experiment import base
 from hyperagent_jax.experiment import cli
-from hyperagent_jax.experiment import host_memory
 from hyperagent_jax.experiment import fingerprint as fingerprint_lib
+from hyperagent_jax.experiment import host_memory
 from hyperagent_jax.experiment import run_context
 from hyperagent_jax.experiment import run_directory
 from hyperagent_jax.experiment import workers
@@ -29,6 +30,8 @@ FLAGS = flags.FLAGS
 _DISK_BYTES_PER_SECOND = 5e7
 # Rows of earlier runs that are shown one by one.
 _MOST_SHOWN = 20
+# Without a progress bar, a line says this often how far a run has come.
+_SAY_SECONDS = 60.0
 
 
 def define_flags(experiment: base.Experiment) -> None:
@@ -39,7 +42,7 @@ def define_flags(experiment: base.Experiment) -> None:
         cli.define_seed_flags()
     else:
         flags.DEFINE_integer("seed", 0, "Seed of the agent, and of environments whose seed is left open.", 0)
-    place = f"logs/{experiment.name}_<{experiment.problem}>_<agent>"
+    place = _logdir(experiment, f"<{experiment.problem}>", "<agent>")
     flags.DEFINE_string("logdir", None, f"Folder of the results; default: {place}.")
     cli.define_run_flags(experiment.checkpoint_seconds)
     config_lib.define_flags({"protocol": experiment.protocol_class})
@@ -50,14 +53,12 @@ def define_flags(experiment: base.Experiment) -> None:
         flags.adopt_module_key_flags(module)  # so that --help lists them
 
 
+def _logdir(experiment: base.Experiment, problem: str, agent: str) -> str:
+    return "logs/" + experiment.logdir.format(experiment=experiment.name, problem=problem, agent=agent)
+
+
 def _from_flags(name: str, cls: type) -> Any:
     return config_lib.from_flags(name, cls, {name: cls}, FLAGS)
-
-
-def make_config(experiment: base.Experiment, config: Any, protocol: Any) -> Any:
-    """Returns the config as it will run: a replay longer than the whole run is cut to it."""
-    most = experiment.num_interactions(protocol)
-    return config if most is None else config_lib.cap_replay(config, most)
 
 
 def plan_from_flags(experiment: base.Experiment) -> base.Plan:
@@ -70,22 +71,33 @@ def plan_from_flags(experiment: base.Experiment) -> base.Plan:
     config = config_lib.from_flags(FLAGS.agent, configs[FLAGS.agent], configs, FLAGS)
     seeds = cli.seeds() if experiment.key_fields[-1] == "seed" else [FLAGS.seed]
     problem = getattr(given, experiment.problem)
-    logdir = FLAGS.logdir or "logs/" + re.sub(r"[^\w.-]", "_", f"{experiment.name}_{problem}_{FLAGS.agent}")
+    logdir = FLAGS.logdir or re.sub(
+        r"[^\w./-]", "_", _logdir(experiment, str(problem).replace("/", "_"), FLAGS.agent)
+    )
     tasks = []
     for value in experiment.problems(problem):
         with errors.settings_are_the_users("--"):
             protocol = experiment.resolve(dataclasses.replace(given, **{experiment.problem: value}))
         names = [name for name in experiment.key_fields if name != "seed"]
         columns = tuple((name, str(getattr(protocol, name))) for name in names)
-        own = make_config(experiment, config, protocol)
+        own = experiment.capped(config, protocol)
         tasks += [
-            base.Task(experiment.name, FLAGS.agent, own, protocol, (seed,), options, columns, logdir) for seed in seeds
+            base.Task(experiment.name, FLAGS.agent, own, protocol, (seed,), options, columns, logdir)
+            for seed in seeds
         ]
-    shared = fingerprint_lib.make(experiment.identity(tasks[0]), config=tasks[0].config, protocol=tasks[0].protocol)
+    shared = fingerprint_lib.make(
+        experiment.identity(tasks[0]), config=tasks[0].config, protocol=tasks[0].protocol
+    )
     fails = "error" in experiment.result_fields or "status" in experiment.result_fields
     return base.Plan(
-        experiment, tuple(tasks), logdir, shared, experiment.key_fields, experiment.result_fields,
-        experiment.curve_fields, records_failures=fails and (len(tasks) > 1 or "status" in experiment.result_fields),
+        experiment,
+        tuple(tasks),
+        logdir,
+        shared,
+        experiment.key_fields,
+        experiment.result_fields,
+        experiment.curve_fields,
+        records_failures=fails and (len(tasks) > 1 or "status" in experiment.result_fields),
     )
 
 
@@ -107,24 +119,35 @@ class Display:
         self._results = {plan.key(row) for row in directory.rows("results")}
         curve = directory.rows("curve") if plan.curve_fields else []
         self._curve = {(*plan.key(row), int(row["interactions"])) for row in curve}
-        self._by_runs = not plan.curve_fields and bool(plan.experiment.curve_fields)
         self._lengths = {
-            plan.key(task.columns_of(seed)): 1 if self._by_runs else plan.experiment.length(task)
+            plan.key(task.columns_of(seed)): 1 if plan.is_sweep else plan.experiment.length(task)
             for task in tasks
             for seed in task.seeds
         }
-        self._reached = {key: 0 if self._by_runs else reached.get(key, 0) for key in self._lengths}
+        self._said_at = time.monotonic()
+        self._reached = {key: 0 if plan.is_sweep else reached.get(key, 0) for key in self._lengths}
         total = sum(self._lengths.values())
         self._bar = tqdm.tqdm(
-            initial=sum(self._reached.values()), total=total, unit="run" if self._by_runs else plan.experiment.unit,
-            unit_scale=total >= 10_000, disable=not FLAGS.progress, mininterval=0.2, smoothing=0.05,
-            dynamic_ncols=True, file=sys.stderr,
-        )  # fmt: skip
+            initial=sum(self._reached.values()),
+            total=total,
+            unit="run" if plan.is_sweep else plan.experiment.unit,
+            unit_scale=total >= 10_000,
+            disable=not FLAGS.progress,
+            mininterval=0.2,
+            smoothing=0.05,
+            dynamic_ncols=True,
+            file=sys.stderr,
+        )
 
     def _advance(self, key: tuple[str, ...], reached: int | None, text: str) -> None:
-        label = " ".join(f"{name} {value}" for name, value in zip(self._plan.key_fields, key, strict=True) if value)
+        shown = {"agent", self._plan.experiment.problem, "seed", *self._plan.shown}
+        values = zip(self._plan.key_fields, key, strict=True)
+        label = " ".join(f"{name} {value}" for name, value in values if value and name in shown)
         self._bar.set_postfix_str(f"{label} {text}".strip(), refresh=False)
-        if reached is not None and not self._by_runs:
+        if self._bar.disable and reached is not None and time.monotonic() - self._said_at >= _SAY_SECONDS:
+            self._said_at = time.monotonic()
+            print(f"{label}: {reached:,} {self._plan.experiment.unit}s {text}".strip(), flush=True)
+        if reached is not None and not self._plan.is_sweep:
             self._bar.update(max(0, reached - self._reached[key]))
             self._reached[key] = max(reached, self._reached[key])
 
@@ -170,7 +193,7 @@ class Display:
             full["command"] = cli.command(self._plan.experiment, task, seed)
         self._directory.add("results", self._plan.result_fields, full)
         self._results.add(key)
-        if self._by_runs:
+        if self._plan.is_sweep:
             self._bar.update()
         elif not self._bar.disable:  # what is left of its budget is not needed
             self._bar.total -= self._lengths[key] - self._reached[key]
@@ -200,7 +223,9 @@ def _grouped(
     cells: dict[Any, list[base.Task]] = {}
     for task in missing:
         cells.setdefault((task.columns, task.cell), []).append(task)
-    saved = {file: run_context.load_progress(file)[1].get("seeds", []) for file in checkpoints.glob("*seeds_*.npz")}
+    saved = {
+        file: run_context.load_progress(file)[1].get("seeds", []) for file in checkpoints.glob("*seeds_*.npz")
+    }
     for members in cells.values():
         first, rest = members[0], {task.seeds[0] for task in members}
         groups: list[tuple[int, ...]] = []
@@ -226,43 +251,88 @@ def _grouped(
     return tasks, reached
 
 
-def execute(plan: base.Plan, refused: dict[str, str] | None = None) -> int:
-    """Runs what is missing of a plan, and returns the exit code.
+def _check(plan: base.Plan) -> tuple[base.Needs, dict[Any, str]]:
+    """Refuses settings that cannot run, before anything is written.
 
-    Args:
-        plan: the plan.
-        refused: names of tasks that cannot be run and why; they become rows that say so.
+    Returns:
+        What the largest task needs, and the cells of a sweep that cannot run, with the reason.
     """
-    experiment, refused = plan.experiment, refused or {}
-    accepted = [task for task in plan.tasks if task.name not in refused] or list(plan.tasks)
-    needs = largest_needs(experiment, accepted)
+    needs, refused = [], {}
+    for cell, task in {task.cell: task for task in plan.tasks}.items():
+        try:
+            with errors.settings_are_the_users():
+                needs.append(plan.experiment.needs(task))
+        except errors.UserError as error:
+            if not plan.is_sweep:
+                raise
+            refused[cell] = str(error)
+        except Exception as error:
+            if not plan.is_sweep:
+                raise
+            refused[cell] = workers.describe(error)  # a bug of one agent must not end a sweep over many
+    if not needs:
+        raise errors.UserError(f"no combination of the grid can be run: {next(iter(refused.values()))}")
+    return max(needs, key=lambda one: one.num_bytes), refused
+
+
+def _print_header(plan: base.Plan, needs: base.Needs, done: Sequence[dict[str, str]]) -> None:
+    header = f"{plan.header}, states of up to {needs.num_bytes / 1e6:.3g} MB each" if plan.header else needs.text
+    print(f"{header}; results in {plan.logdir}")
+    if plan.remark:
+        print(plan.remark)
+    for row in done[:_MOST_SHOWN] if not plan.is_sweep else ():
+        print(f"{plan.experiment.summary(row, plan.shown)} [already there]")
+    if done:
+        print(f"{len(done)} of {len(plan.tasks)} runs are already there")
+
+
+def _print_table(plan: base.Plan, rows: Sequence[dict[str, str]]) -> None:
+    """Prints a line per cell of a sweep."""
+    cells: dict[tuple[str, ...], list[dict[str, str]]] = {}
+    names = ("agent", plan.experiment.problem, *plan.shown)
+    order = {plan.key(task.columns_of(task.seeds[0])): i for i, task in enumerate(plan.tasks)}
+    for row in sorted(rows, key=lambda row: order[plan.key(row)]):
+        cells.setdefault(tuple(row[name] for name in names), []).append(row)
+    summaries = {cell: plan.experiment.cell_summary(members) for cell, members in cells.items()}
+    heads = (*names, *next(iter(summaries.values())), "errors")
+    print("\n| " + " | ".join(heads) + " |\n" + "|---" * len(heads) + "|")
+    for cell, members in cells.items():
+        failed = sum(bool(row["error"]) for row in members)
+        print("| " + " | ".join([*cell, *summaries[cell].values(), str(failed)]) + " |")
+    print()
+
+
+def execute(plan: base.Plan) -> int:
+    """Runs what is missing of a plan, and returns the exit code."""
+    experiment = plan.experiment
+    needs, refused = _check(plan)
     num_workers = min(cli.num_workers(), len(plan.tasks))
     host_memory.require(
-        num_workers * needs.num_bytes, f"running {num_workers} at a time" if num_workers > 1 else "the run",
+        num_workers * needs.num_bytes,
+        f"running {num_workers} at a time" if num_workers > 1 else "the run",
         "lower --replay_capacity, the sizes of the network or --num_workers",
-    )  # fmt: skip
+    )
     directory = run_directory.RunDirectory(
-        plan.logdir, plan.fingerprint, resume=FLAGS.resume, overwrite=FLAGS.overwrite, extensible=plan.extensible,
+        plan.logdir,
+        plan.fingerprint,
+        resume=FLAGS.resume,
+        overwrite=FLAGS.overwrite,
+        extensible=plan.extensible,
         notes=plan.notes,
-    )  # fmt: skip
+    )
     keys = {plan.key(task.columns_of(task.seeds[0])): task for task in plan.tasks}
     directory.require_numbers("results", *({"seed", "interactions"} & {*plan.key_fields}))
     directory.filter_rows(
         "results", plan.result_fields, lambda row: plan.key(row) not in keys or experiment.is_done(row, directory)
     )
     done = {plan.key(row): row for row in directory.rows("results")}
-    print(f"{needs.text}; results in {plan.logdir}")
-    there = [row for key, row in done.items() if key in keys]
-    for row in there[:_MOST_SHOWN]:
-        print(f"{experiment.summary(row, plan.shown)} [already there]")
-    if there:
-        print(f"{len(there)} of {len(keys)} runs are already there")
+    _print_header(plan, needs, [row for key, row in done.items() if key in keys])
     checkpoints = directory.path / "checkpoints"
     missing = []
     for key, task in keys.items():
         if key in done:
             checkpoint.delete(checkpoints / f"{task.name}.npz")  # killed between the row and this
-        elif task.name not in refused:
+        elif task.cell not in refused:
             missing.append(task)
     tasks, reached = _grouped(plan, missing, checkpoints)
     if plan.curve_fields:
@@ -270,18 +340,19 @@ def execute(plan: base.Plan, refused: dict[str, str] | None = None) -> int:
         directory.require_numbers("curve", "seed", "interactions")
         pending = {key for key in keys if key not in done}
         directory.filter_rows(
-            "curve", plan.curve_fields,
+            "curve",
+            plan.curve_fields,
             lambda row: plan.key(row) not in pending or int(row["interactions"]) <= reached.get(plan.key(row), 0),
-        )  # fmt: skip
+        )
     for task in tasks:
         at = reached.get(plan.key(task.columns_of(task.seeds[0])))
         if at:
             print(f"{task.name} resumes after {at:,} {experiment.unit}s")
-    display = Display(plan, directory, [*tasks, *(task for task in plan.tasks if task.name in refused)], reached)
+    impossible = [task for key, task in keys.items() if task.cell in refused and key not in done]
+    display = Display(plan, directory, [*tasks, *impossible], reached)
     try:
-        for task in plan.tasks:
-            if task.name in refused and plan.key(task.columns_of(task.seeds[0])) not in done:
-                display.on_failure(task, f"refused: {refused[task.name]}")
+        for task in impossible:
+            display.on_failure(task, f"refused: {refused[task.cell]}")
         completed = workers.run_tasks(
             run_task,
             tasks,
@@ -297,17 +368,12 @@ def execute(plan: base.Plan, refused: dict[str, str] | None = None) -> int:
         display.close()
     rows = [row for row in directory.rows("results") if plan.key(row) in keys]
     if rows:
+        if plan.is_sweep:
+            _print_table(plan, rows)
         print(f"{experiment.conclusion(rows, len(keys))}; {plan.logdir}/results.csv")
         if plan.curve_fields and (picture := _draw(experiment, directory, plan.tasks[0])):
             print(f"picture: {picture}")
     return cli.exit_code(completed)
-
-
-def largest_needs(experiment: base.Experiment, tasks: Sequence[base.Task]) -> base.Needs:
-    """What the largest task needs; refuses settings that cannot run."""
-    cells = {task.cell: task for task in tasks}
-    with errors.settings_are_the_users():
-        return max((experiment.needs(task) for task in cells.values()), key=lambda needs: needs.num_bytes)
 
 
 def _draw(

@@ -15,8 +15,8 @@ class Fingerprint(NamedTuple):
 
     Attributes:
         settings: nested dicts of settings, as JSON has them.
-        defaults: nested like `settings`; the values that were in effect before a setting existed. A setting that an
-            older version did not record is taken to have that value.
+        defaults: nested like `settings`; the values that were in effect before a setting existed. A setting that
+            an older version did not record is taken to have that value.
     """
 
     settings: dict[str, Any]

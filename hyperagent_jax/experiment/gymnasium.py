@@ -60,6 +60,7 @@ class Gymnasium(base.Experiment):
     script = "run_gymnasium.py"
     protocol_class = Protocol
     problem = "env"
+    score = "final_return"
     result_fields = (
         "env", "agent", "seed", "final_return", "best_return", "interactions", "episodes", "num_params",
         "train_seconds", "interactions_per_second", "error",
@@ -79,8 +80,9 @@ class Gymnasium(base.Experiment):
         memory = core_lib.num_bytes(jax.eval_shape(program.init, jax.random.key(0), observation))
         protocol = task.protocol
         text = (
-            f"{task.agent} on {protocol.env}: {agents.count_params(program.agent):,} parameters, {memory / 1e6:.1f} MB "
-            f"per seed; {protocol.steps:,} interactions, {protocol.eval_episodes} episodes every {protocol.eval_every:,}"
+            f"{task.agent} on {protocol.env}: {agents.count_params(program.agent):,} parameters, "
+            f"{memory / 1e6:.1f} MB per seed; {protocol.steps:,} interactions, {protocol.eval_episodes} episodes every "
+            f"{protocol.eval_every:,}"
         )
         return base.Needs(memory, text)
 
@@ -148,10 +150,10 @@ class Gymnasium(base.Experiment):
         )
 
     def draw(self, directory: run_directory.RunDirectory, task: base.Task) -> pathlib.Path | None:
-        from hyperagent_jax.analysis import plots
+        from hyperagent_jax.analysis import curves
 
         path = directory.path / "gymnasium.png"
-        plots.evaluation_curves(path, f"{task.agent} on {task.protocol.env}", directory.rows("curve"))
+        curves.returns(path, f"{task.agent} on {task.protocol.env}", directory.rows("curve"))
         return path
 
 

@@ -132,8 +132,8 @@ class RunDirectory:
         if difference := fingerprint._replace(settings=settings).difference(old):
             name, was, now = difference
             raise errors.UserError(
-                f"--logdir={self.path} holds a run with a different configuration ({name} was {was}, is now {now}): "
-                "choose another --logdir or --overwrite"
+                f"--logdir={self.path} holds a run with a different configuration ({name} was {was}, is now "
+                f"{now}): choose another --logdir or --overwrite"
             )
         return {**filed, **record, "identity": settings}
 

@@ -178,9 +178,9 @@ class OnlineAgent:
 class Loop:
     """An agent in an environment, which can be stopped and restored exactly.
 
-    The state of a Python environment cannot be saved in general. Its actions can: restoring makes a new environment
-    and repeats them, which takes some microseconds a step. So the environment must be deterministic, its
-    random numbers drawn from a seed of its own.
+    The state of a Python environment cannot be saved in general. Its actions can: restoring makes a new
+    environment and repeats them, which takes some microseconds a step. So the environment must be deterministic,
+    its random numbers drawn from a seed of its own.
 
     Attributes:
         agent: the OnlineAgent.

@@ -8,6 +8,7 @@ import matplotlib.lines
 import matplotlib.ticker
 import numpy as np
 
+from hyperagent_jax.analysis import curves as curves_lib
 from hyperagent_jax.analysis import style
 from hyperagent_jax.analysis.atari import published
 from hyperagent_jax.analysis.atari import stats
@@ -46,7 +47,7 @@ def curves(
             axis.remove()
         for axis, name in zip(axes.flat, names, strict=False):
             for i, own in enumerate(lines.values()):
-                _draw_curve(axis, [row for row in own if row["game"] == name], style.colour(i))
+                curves_lib.draw(axis, [row for row in own if row["game"] == name], "eval_score", style.colour(i))
             if name in known:
                 axis.axhline(known[name].random, color="0.6", linestyle=":", linewidth=1.2)
                 style.note(
@@ -70,28 +71,6 @@ def curves(
             text = f"{label}, mean of {seeds} seeds" if seeds > 1 else label
             handles.append(matplotlib.lines.Line2D([], [], color=style.colour(i), linewidth=2, label=text))
         style.legend_of(figure, handles, narrow=narrow)
-
-
-def _draw_curve(axis: Any, rows: Sequence[Mapping[str, str]], colour: str) -> None:
-    """Draws the seeds of one game, and the mean of those evaluations that all of them have."""
-    seeds: dict[str, list[tuple[int, float]]] = {}
-    for row in rows:
-        seeds.setdefault(row["seed"], []).append((int(row["interactions"]), float(row["eval_score"])))
-    is_single = len(seeds) == 1
-    for points in seeds.values():
-        axis.plot(
-            *zip(*points, strict=True),
-            color=colour,
-            linewidth=1.8 if is_single else 0.8,
-            alpha=1.0 if is_single else 0.35,
-            marker="o",
-            markersize=3.5 if is_single else 2.0,
-        )
-    if len(seeds) > 1:
-        # By their number: games side by side make evaluations late by a few interactions, each seed by others.
-        common = min(map(len, seeds.values()))
-        means = np.mean([points[:common] for points in seeds.values()], axis=0)
-        axis.plot(*means.T, color=colour, linewidth=2.2)
 
 
 def aggregates(file: style.File, title: str, rows: Sequence[Mapping[str, Any]], *, narrow: bool = False) -> None:

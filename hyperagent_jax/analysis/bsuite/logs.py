@@ -36,7 +36,7 @@ def read(path: pathlib.Path, bsuite_id: str) -> dict[str, list[float]]:
         raise errors.UserError(f"cannot read {path}: {error.strerror}") from error
     except (ValueError, csv.Error) as error:  # also that of a file which is not text
         reason = " ".join(str(error).split())
-        raise errors.UserError(f"{path} is damaged: {reason}; delete it and run {bsuite_id} again") from error
+        raise errors.UserError(f"{path} is corrupt: {reason}; delete it and run {bsuite_id} again") from error
 
 
 def last_episode(path: pathlib.Path, bsuite_id: str) -> int:

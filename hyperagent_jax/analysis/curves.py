@@ -1,0 +1,48 @@
+"""Learning curves of any experiment: a thin line per seed and their mean."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from hyperagent_jax.analysis import style
+
+
+def draw(axis: Any, rows: Sequence[Mapping[str, str]], column: str, colour: str) -> None:
+    """Draws all seeds, and the mean of those evaluations that all of them have.
+
+    Args:
+        axis: where.
+        rows: rows of curve.csv.
+        column: what to draw against interactions.
+        colour: of the lines.
+    """
+    seeds: dict[str, list[tuple[int, float]]] = {}
+    for row in rows:
+        seeds.setdefault(row["seed"], []).append((int(row["interactions"]), float(row[column])))
+    is_single = len(seeds) == 1
+    for points in seeds.values():
+        axis.plot(
+            *zip(*points, strict=True),
+            color=colour,
+            linewidth=1.8 if is_single else 0.8,
+            alpha=1.0 if is_single else 0.35,
+            marker="o",
+            markersize=3.5 if is_single else 2.0,
+        )
+    if len(seeds) > 1:
+        # By their number: environments that run side by side delay evaluations by a few interactions.
+        common = min(map(len, seeds.values()))
+        means = np.mean([points[:common] for points in seeds.values()], axis=0)
+        axis.plot(*means.T, color=colour, linewidth=2.2, label=f"mean of {len(seeds)} seeds")
+
+
+def returns(file: style.File, title: str, rows: Sequence[Mapping[str, str]]) -> None:
+    """Draws the evaluation returns of one agent in one environment."""
+    with style.panels(file, title, 1, width=8.0) as (axis,):
+        draw(axis, rows, "eval_return", style.colour(0))
+        style.plain_numbers(axis.xaxis)
+        axis.set(xlabel="interactions", ylabel="evaluation return")
+        axis.set_xlim(left=0)
+        if axis.get_legend_handles_labels()[1]:
+            axis.legend()

@@ -1,0 +1,208 @@
+"""Grids over any experiment: every combination of agents, problems, seeds and settings, checked and in order."""
+
+from collections.abc import Mapping, Sequence
+import dataclasses
+import itertools
+import json
+import pathlib
+from typing import Any
+
+from hyperagent_jax import config as config_lib
+from hyperagent_jax import errors
+from hyperagent_jax import types
+from hyperagent_jax.experiment import base
+from hyperagent_jax.experiment import fingerprint as fingerprint_lib
+
+Grid = Mapping[str, Any]
+
+
+def read(text: str) -> list[Grid]:
+    """Reads grids: a JSON object, a list of objects, or the path of a file that holds one of these."""
+    source = "--grid"
+    if not text.lstrip().startswith(("{", "[")):
+        source = f"--grid={text}"
+        try:
+            text = pathlib.Path(text).read_text()
+        except (OSError, ValueError) as error:
+            raise errors.UserError(f"cannot read {source}: {getattr(error, 'strerror', None) or error}") from error
+
+    def refuse_constant(name: str) -> None:
+        raise ValueError(f"{name} is not a number")
+
+    def refuse_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        names = [name for name, _ in pairs]
+        if twins := sorted({name for name in names if names.count(name) > 1}):
+            raise ValueError(f"{twins[0]!r} appears twice")
+        return dict(pairs)
+
+    try:
+        grids = json.loads(text, parse_constant=refuse_constant, object_pairs_hook=refuse_twins)
+    except ValueError as error:
+        raise errors.UserError(f"{source} is not valid JSON: {error}") from error
+    grids = grids if isinstance(grids, list) else [grids]
+    if not grids or not all(isinstance(grid, dict) for grid in grids):
+        raise errors.UserError(
+            f"{source} must be a JSON object that maps names of settings to lists of values, or a list of such"
+            " objects"
+        )
+    return grids
+
+
+def _values(name: str, annotation: Any, entry: Any) -> list[Any]:
+    """The values that an entry of a grid lists, each once; a single value may stand for a list of one."""
+    # A list of numbers is one value of a setting that is itself a list.
+    is_one = not isinstance(entry, list) or (
+        config_lib.is_list(annotation) and entry and not any(isinstance(x, list) for x in entry)
+    )
+    values = [config_lib.from_json(name, annotation, x) for x in ([entry] if is_one else entry)]
+    if not values:
+        raise errors.UserError(f"{name} has no values: its list in the grid is empty")
+    return list(dict.fromkeys(values))
+
+
+class _Space:
+    """The keys that grids of an experiment can have, with their types and defaults."""
+
+    def __init__(self, experiment: base.Experiment, configs: Mapping[str, Any]):
+        self.experiment = experiment
+        self.configs = configs
+        protocol = config_lib.settings_of(experiment.protocol_class)
+        self.fixed = {"agent": "hyperagent", experiment.problem: protocol[experiment.problem].default, "seed": 0}
+        self.protocol = {name: setting for name, setting in protocol.items() if name != experiment.problem}
+        self.options = config_lib.settings_of(experiment.options_class) if experiment.options_class else {}
+        self.agents = {name: config_lib.settings_of(config) for name, config in configs.items()}
+
+    def of(self, agent: str) -> dict[str, config_lib.Setting]:
+        """The settings that runs of an agent have, besides agent, problem and seed."""
+        return {**self.protocol, **self.options, **self.agents[agent]}
+
+    def combinations(self, grid: Grid) -> list[dict[str, Any]]:
+        """Checks a grid and returns all combinations of its values."""
+        grid = {**grid, **{name: value for name, value in self.fixed.items() if name not in grid}}
+        names = _values("agent", str, grid["agent"])
+        for name in names:
+            if name not in self.configs:
+                raise errors.UserError(f"unknown agent {name!r}; choose one of {', '.join(self.configs)}")
+        every = {key: setting.type for name in names for key, setting in self.of(name).items()}
+        kinds = {
+            "agent": str,
+            "seed": int,
+            self.experiment.problem: type(self.fixed[self.experiment.problem]),
+            **every,
+        }
+        if unknown := [key for key in grid if key not in kinds]:
+            raise errors.UserError(
+                f"the grid's {unknown[0]!r} is not a setting of {self.experiment.name} or of {', '.join(names)}; "
+                f"there are: {self.experiment.problem}, {', '.join(every)}"
+            )
+        values = {key: _values(key, kinds[key], entry) for key, entry in grid.items()}
+        for seed in values["seed"]:
+            if not 0 <= seed <= types.MAX_SEED:
+                raise errors.UserError(f"seed must be between 0 and {types.MAX_SEED}, got {seed}")
+        with errors.settings_are_the_users():
+            problems = [self.experiment.problems(value) for value in values[self.experiment.problem]]
+        values[self.experiment.problem] = list(dict.fromkeys(itertools.chain(*problems)))
+        # Seeds go last: they share a compiled program.
+        order = [key for key in values if key != "seed"] + ["seed"]
+        return [dict(zip(order, x, strict=True)) for x in itertools.product(*(values[key] for key in order))]
+
+    def task(self, chosen: dict[str, Any], settings: Sequence[str], logdir: str) -> base.Task:
+        """Makes the run of one combination; refuses values that are out of range."""
+        experiment, own = self.experiment, self.of(chosen["agent"])
+
+        def pick(known: Mapping[str, Any]) -> dict[str, Any]:
+            return {key: value for key, value in chosen.items() if key in known}
+
+        with errors.settings_are_the_users():
+            options = experiment.options_class(**pick(self.options)) if experiment.options_class else None
+            problem = {experiment.problem: chosen[experiment.problem]}
+            protocol = experiment.resolve(experiment.protocol_class(**problem, **pick(self.protocol)))
+            presets = experiment.configs(options) if self.options else self.configs
+            config = presets[chosen["agent"]](**pick(self.agents[chosen["agent"]]))
+        defaults = {**own, **config_lib.settings_of(presets[chosen["agent"]])}
+        texts = {
+            key: config_lib.as_text(chosen.get(key, defaults[key].default)) if key in own else ""
+            for key in settings
+        }
+        columns = {"agent": chosen["agent"], experiment.problem: str(chosen[experiment.problem]), **texts}
+        config = experiment.capped(config, protocol)
+        return base.Task(
+            experiment.name,
+            chosen["agent"],
+            config,
+            protocol,
+            (chosen["seed"],),
+            options,
+            tuple(columns.items()),
+            logdir,
+            is_cell=True,
+        )
+
+
+def plan(
+    experiment: base.Experiment, grids: Sequence[Grid], logdir: str, configs: Mapping[str, Any] | None = None
+) -> base.Plan:
+    """Checks grids and plans their runs: smaller problems first, and the seeds of a cell one after the other.
+
+    Args:
+        experiment: what to run.
+        grids: map agent, problem, seed, and names of settings of the protocol, the options and the agents to a
+            value or a list of values. A key that only some of the grids have has its default in the others.
+        logdir: folder of the results.
+        configs: all agents and what makes their configs; by default the experiment's.
+    """
+    space = _Space(experiment, configs or experiment.configs())
+    combinations = [chosen for grid in grids for chosen in space.combinations(grid)]
+    keys = dict.fromkeys(key for grid in grids for key in grid)
+    settings = tuple(key for key in keys if key not in space.fixed)
+    sizes = [chosen[experiment.problem] for chosen in combinations]
+    if all(isinstance(size, int) for size in sizes):
+        combinations = sorted(combinations, key=lambda chosen: chosen[experiment.problem])
+    tasks: dict[Any, base.Task] = {}
+    for chosen in combinations:
+        task = space.task(chosen, settings, logdir)
+        tasks.setdefault((task.columns, task.seeds), task)
+    names = list(dict.fromkeys(task.agent for task in tasks.values()))
+    columns = [dict(task.columns) for task in tasks.values()]
+    varied = tuple(name for name in settings if len({own[name] for own in columns}) > 1)
+    fixed = "".join(f", {key}={columns[0][key]}" for key in settings if key not in varied and columns[0][key])
+    lacking = [
+        f"{name} has no {', '.join(absent)}"
+        for name in names
+        if (absent := [key for key in settings if key not in space.of(name)])
+    ]
+    remark = (
+        f"{'; '.join(lacking)}: left blank there, and runs that are then the same are run once "
+        f"({len(combinations)} combinations are {len(tasks)} runs)"
+    )
+    identity = {
+        "experiment": "sweep",
+        "grid_keys": sorted(settings),
+        "protocol": {name: setting.default for name, setting in space.protocol.items() if name not in keys},
+        "configs": {name: dataclasses.asdict(space.configs[name]()) for name in names},
+    }
+    if experiment.name != "deepsea":  # the only one there was before
+        identity["of"] = experiment.name
+    first = next(iter(tasks.values()))
+    defaults = {
+        "protocol": fingerprint_lib.field_defaults(first.protocol),
+        "configs": {name: fingerprint_lib.field_defaults(space.configs[name]()) for name in names},
+    }
+    key_fields = (*space.fixed, *settings)
+    measured = [name for name in experiment.result_fields if name not in (*key_fields, "error", "command")]
+    return base.Plan(
+        experiment,
+        tuple(tasks.values()),
+        logdir,
+        fingerprint_lib.make(identity)._replace(defaults=defaults),
+        key_fields,
+        (*key_fields, *measured, "error", "command"),
+        curve_fields=(),
+        records_failures=True,
+        extensible=("configs",),
+        notes={"grid": grids[0] if len(grids) == 1 else list(grids)},
+        is_sweep=True,
+        shown=varied,
+        header=f"{len(tasks)} run(s) in {len({task.columns for task in tasks.values()})} cell(s){fixed}",
+        remark=remark if lacking else "",
+    )
