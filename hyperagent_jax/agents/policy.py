@@ -1,14 +1,51 @@
 """A trained agent that only acts."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
+from hyperagent_jax import actor as actor_lib
 from hyperagent_jax import posterior
 from hyperagent_jax import types
 from hyperagent_jax.agents import base
 
 CHOICES = ("sample", "mean")
+
+
+def make_act(
+    agent: base.Agent, *, epsilon: float = 0.0, greedy_in: str = "sample"
+) -> Callable[..., tuple[types.Array, types.Array]]:
+    """Makes act(variables, observation, indices, is_first, key) -> (action, indices), for acting without learning.
+
+    Args:
+        agent: the agent.
+        epsilon: chance of a random action.
+        greedy_in: "sample" for Q-values of sampled indices, "mean" for the mean over the index.
+    """
+    if greedy_in not in CHOICES:
+        raise ValueError(f"unknown greedy_in {greedy_in!r}; choose one of {', '.join(CHOICES)}")
+    network, actor = agent.network, agent.evaluation_actor
+
+    def act(
+        variables: types.Variables,
+        observation: Any,
+        indices: types.Array,
+        is_first: types.Array,
+        key: types.PRNGKey,
+    ) -> tuple[types.Array, types.Array]:
+        def q_values(indices: types.Array) -> types.Array:
+            if greedy_in == "mean":
+                mean = posterior.mean(network, variables, observation)
+                return jnp.broadcast_to(mean, (*indices.shape[:-1], *mean.shape))
+            return jax.vmap(network.apply, (None, None, 0))(variables, observation, indices)
+
+        noise = actor.draw(key)
+        action, indices = actor.choose(q_values, indices, is_first, noise)
+        return actor_lib.explore(action, noise, epsilon), indices
+
+    return act
 
 
 class Policy:
@@ -29,27 +66,9 @@ class Policy:
             key: random key.
             greedy_in: "sample" or "mean".
         """
-        if greedy_in not in CHOICES:
-            raise ValueError(f"unknown greedy_in {greedy_in!r}; choose one of {', '.join(CHOICES)}")
-        network, actor = agent.network, agent.evaluation_actor
-
-        def act(
-            variables: types.Variables,
-            observation: Any,
-            indices: types.Array,
-            is_first: types.Array,
-            key: types.PRNGKey,
-        ) -> tuple[types.Array, types.Array]:
-            noise = actor.draw(key)
-            indices = actor.next_indices(indices, is_first, noise)
-            if greedy_in == "mean":
-                values = posterior.mean(network, variables, observation)[None]
-            else:
-                values = jax.vmap(network.apply, (None, None, 0))(variables, observation, indices)
-            return actor.select(values, noise), indices
-
-        self._act, self._network, self._variables, self._key = jax.jit(act), network, variables, key
-        self._indices = actor.draw(key).indices
+        self._act, self._network = jax.jit(make_act(agent, greedy_in=greedy_in)), agent.network
+        self._variables, self._key = variables, key
+        self._indices = agent.evaluation_actor.init(key)
         self._episode, self._step = -1, 0
 
     def __call__(self, observation: Any, is_first: bool = False) -> int:

@@ -74,7 +74,6 @@ class VectorEnvironment(Protocol):
     spec: types.EnvironmentSpec
     num_envs: int
     batch_size: int  # number that `recv` waits for; all of them if they are synchronous
-    stack_shape: tuple[int, int, int]
 
     def reset(self) -> VectorStep:
         """Begins all environments and waits as `recv` does."""
@@ -87,3 +86,9 @@ class VectorEnvironment(Protocol):
 
     def close(self) -> None:
         """Ends them."""
+
+
+class FrameEnvironment(VectorEnvironment, Protocol):
+    """One whose observations are stacks of frames."""
+
+    stack_shape: tuple[int, int, int]

@@ -20,6 +20,7 @@ from hyperagent_jax.experiment import base
 from hyperagent_jax.experiment import run_context
 from hyperagent_jax.experiment import run_directory
 from hyperagent_jax.runners import core
+from hyperagent_jax.runners import evaluate
 from hyperagent_jax.runners import vector
 
 # Games played side by side in an evaluation.
@@ -141,7 +142,7 @@ class Run:
     def __init__(self, task: base.Task, runner: vector.VectorRunner, context: run_context.RunContext):
         self.task, self.runner, self.context = task, runner, context
         self.label = f"{task.protocol.game} seed {task.seeds[0]}"
-        self.evaluate = vector.make_evaluator(runner.agent, task.protocol.eval_epsilon)
+        self.evaluate = evaluate.HostEvaluator(runner.agent, task.protocol.eval_epsilon, vector.frames_last)
 
     @property
     def best(self) -> dict[str, Any] | None:
@@ -338,8 +339,8 @@ class Atari(base.Experiment):
         text = (
             f"{task.agent} (preset {task.options.preset}): {memory['replay'] / 1e9:.2f} GB of replay each; "
             f"{protocol.steps:,} interactions in {protocol.num_envs} environment(s) each, "
-            f"{protocol.eval_episodes} games every {protocol.eval_every:,}, at the end {protocol.final_eval_episodes} games of the best; "
-            f"unclipped scores, no sticky actions, at most {protocol.max_frames:,} frames"
+            f"{protocol.eval_episodes} games every {protocol.eval_every:,}, at the end "
+            f"{protocol.final_eval_episodes} games of the best; unclipped scores, no sticky actions, at most {protocol.max_frames:,} frames"
         )
         return base.Needs(memory["total"] + PROGRAM_BYTES, text)
 

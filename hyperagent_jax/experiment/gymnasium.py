@@ -13,6 +13,7 @@ import numpy as np
 from hyperagent_jax import agents
 from hyperagent_jax import results
 from hyperagent_jax.environments import gymnasium_adapter
+from hyperagent_jax.environments import side_by_side
 from hyperagent_jax.experiment import base
 from hyperagent_jax.experiment import run_context
 from hyperagent_jax.experiment import run_directory
@@ -53,6 +54,13 @@ def make_program(agent: str, config: Any, env: str) -> loop_lib.Program:
     return loop_lib.make_program(agents.make_agent(agent, config, spec))
 
 
+def _evaluation_environments(protocol: Protocol, seed: int, number: int) -> side_by_side.SideBySide:
+    """Environments for an evaluation, whose random numbers are those of no training and no other evaluation."""
+    seeds = np.random.SeedSequence((seed, number)).generate_state(protocol.eval_episodes)
+    environments = [gymnasium_adapter.GymnasiumEnvironment(protocol.env, int(own)) for own in seeds]
+    return side_by_side.SideBySide(environments, environments[0].spec)
+
+
 class Gymnasium(base.Experiment):
     """The experiment."""
 
@@ -81,22 +89,23 @@ class Gymnasium(base.Experiment):
         protocol = task.protocol
         text = (
             f"{task.agent} on {protocol.env}: {agents.count_params(program.agent):,} parameters, "
-            f"{memory / 1e6:.1f} MB per seed; {protocol.steps:,} interactions, {protocol.eval_episodes} episodes every "
-            f"{protocol.eval_every:,}"
+            f"{memory / 1e6:.1f} MB per seed; {protocol.steps:,} interactions, {protocol.eval_episodes} "
+            f"episodes every {protocol.eval_every:,}"
         )
         return base.Needs(memory, text)
 
     def run(self, task: base.Task, context: run_context.RunContext) -> None:
         protocol, (seed,), progress = task.protocol, task.seeds, context.progress
         program = make_program(task.agent, task.config, protocol.env)
-        play = evaluate.make_player(program.agent)
+        play = evaluate.HostEvaluator(program.agent)
         make_environment = functools.partial(gymnasium_adapter.GymnasiumEnvironment, protocol.env, seed)
         key = jax.random.key(np.uint32(seed))
         loop = loop_lib.Loop(program, make_environment, key)
         if context.is_resumed:
             loop.restore(context.load(loop.like()))
         totals = progress.notes.setdefault("totals", [0.0] * 4)  # of the Metrics since the last evaluation
-        while progress.reached < protocol.steps:
+        # By evaluations, not interactions: the last one may have been interrupted.
+        while len(progress.curve) < -(-protocol.steps // protocol.eval_every):
             if context.should_stop():
                 context.save(loop.tree())
                 return
@@ -106,18 +115,23 @@ class Gymnasium(base.Experiment):
             totals[:] = [x + float(y) for x, y in zip(totals, metrics, strict=True)]
             context.check_loss(metrics.loss, f"{protocol.env} seed {seed}")
             context.advance(loop.agent.steps, f"episode {loop.episodes}")
-            if loop.agent.steps == due:
-                environment = gymnasium_adapter.GymnasiumEnvironment(protocol.env, seed + 1_000_000 + due)
-                eval_key = jax.random.fold_in(jax.random.fold_in(key, 1), due)
-                returns = play(loop.agent.variables(), environment, protocol.eval_episodes, eval_key)
+            if loop.agent.steps == due and not context.should_stop():
+                environments = _evaluation_environments(protocol, seed, due)
+                eval_key = jax.random.fold_in(key, due)
+                returns = play(
+                    loop.agent.variables(), environments, protocol.eval_episodes, eval_key, context.should_stop
+                )
+                environments.close()
+                if returns is None:
+                    continue
                 loss, updates, train_returns, episodes = totals
                 row = {
                     "seed": seed,
                     "interactions": due,
                     "episodes": loop.episodes,
                     "train_return": results.ratio(train_returns, episodes),
-                    "eval_return": results.number(returns.mean()),
-                    "eval_std": results.number(returns.std()),
+                    "eval_return": results.number(np.mean(returns)),
+                    "eval_std": results.number(np.std(returns)),
                     "loss": results.ratio(loss, updates),
                 }
                 totals[:] = [0.0] * 4

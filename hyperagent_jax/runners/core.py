@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from hyperagent_jax import actor as actor_lib
+from hyperagent_jax import binding
 from hyperagent_jax import learner as learner_lib
 from hyperagent_jax import prng
 from hyperagent_jax import types
@@ -71,7 +72,7 @@ class StepNoise(NamedTuple):
 
 
 class Core(NamedTuple):
-    """The parts of a step, for one seed.
+    """The parts of a step, for one seed; the functions of this module, bound to an agent.
 
     Attributes:
         init: maps (key, first observation, environment state) to a SeedState.
@@ -87,89 +88,170 @@ class Core(NamedTuple):
     draw: Callable[[types.PRNGKey], StepNoise]
     act: Callable[[SeedState, StepNoise], tuple[SeedState, types.Array]]
     act_randomly: Callable[[StepNoise], types.Array]
-    observe: Callable[..., tuple[SeedState, Metrics]]
+    observe: Callable[[SeedState, types.Array, environments_base.TimeStep, StepNoise], tuple[SeedState, Metrics]]
     learn: Callable[[SeedState, Metrics, StepNoise], tuple[SeedState, Metrics]]
+
+
+def init(
+    key: types.PRNGKey,
+    observation: types.Array,
+    environment_state: Any,
+    *,
+    agent: agents_base.Agent,
+    ring: ring_lib.Ring,
+) -> SeedState:
+    """Initialises a seed's run.
+
+    Args:
+        key: the seed's key.
+        observation: the first observation.
+        environment_state: state of an environment that is made of pure functions, or None.
+        agent: the agent.
+        ring: its replay.
+
+    Returns:
+        The state before the first step.
+    """
+    return SeedState(
+        key=prng.hash_key(types.fold_in_tag(key, "run")),
+        learner=agent.learner.init(types.fold_in_tag(key, "learner")),
+        indices=agent.actor.init(types.fold_in_tag(key, "actor")),
+        replay=ring.init(transition_like(agent, observation)),
+        environment=environment_state,
+        observation=observation,
+        is_first=jnp.ones((), bool),
+        episode_return=jnp.zeros(()),
+        episodes=jnp.zeros((), jnp.int32),
+    )
+
+
+def draw(key: types.PRNGKey, *, agent: agents_base.Agent, ring: ring_lib.Ring) -> StepNoise:
+    """Draws the agent's random numbers of one step from the step's key."""
+    config = agent.config
+
+    def for_updates(draw_one: Callable[[types.PRNGKey, int], Any], tag: str) -> Any:
+        key_of_all = types.fold_in_tag(key, tag)
+        num_updates = config.updates_per_step
+        keys = key_of_all[None] if num_updates == 1 else jax.random.split(key_of_all, num_updates)
+        return jax.vmap(lambda k: draw_one(k, config.batch_size))(keys)
+
+    return StepNoise(
+        agent.actor.draw(types.fold_in_tag(key, "actor")),
+        agent.perturbation.sample(types.fold_in_tag(key, "perturbation"), ()),
+        for_updates(ring.draw, "replay"),
+        for_updates(agent.learner.draw, "learner"),
+    )
+
+
+def act(state: SeedState, noise: StepNoise, *, agent: agents_base.Agent) -> tuple[SeedState, types.Array]:
+    """Acts on the current observation; returns the state with the indices it followed, and the action."""
+    action, indices = agent.actor.choose(
+        lambda indices: agent.learner.values(state.learner, state.observation, indices),
+        state.indices,
+        state.is_first,
+        noise.actor,
+        state.learner.count,
+    )
+    return state._replace(indices=indices), action
+
+
+def act_randomly(noise: StepNoise) -> types.Array:
+    """Returns a uniformly random action."""
+    return actor_lib.random_action(noise.actor)
+
+
+def observe(
+    state: SeedState,
+    action: types.Array,
+    timestep: environments_base.TimeStep,
+    noise: StepNoise,
+    *,
+    agent: agents_base.Agent,
+    ring: ring_lib.Ring,
+) -> tuple[SeedState, Metrics]:
+    """Stores the transition to a new observation, with its perturbation z (eq. 5), and moves on to it.
+
+    Args:
+        state: the state before.
+        action: the action that was taken.
+        timestep: what the environment answered.
+        noise: random numbers of the step.
+        agent: the agent.
+        ring: its replay.
+
+    Returns:
+        The state after, and what the step adds to the metrics.
+    """
+    transition = types.Transition(
+        state.observation,
+        action,
+        timestep.reward,
+        timestep.discount * agent.config.discount,
+        timestep.observation,
+        noise.perturbation,
+    )
+    last = timestep.last
+    episode_return = state.episode_return + timestep.reward
+    finished = last.astype(jnp.int32)
+    state = state._replace(
+        replay=ring.add(state.replay, transition),
+        observation=timestep.observation,
+        is_first=last,
+        episode_return=jnp.where(last, 0.0, episode_return),
+        episodes=state.episodes + finished,
+    )
+    returns = jnp.where(last, episode_return, 0.0)
+    return state, Metrics(jnp.zeros(()), jnp.zeros((), jnp.int32), returns, finished)
+
+
+def learn(
+    state: SeedState,
+    metrics: Metrics,
+    noise: StepNoise,
+    *,
+    agent: agents_base.Agent,
+    ring: ring_lib.Ring,
+) -> tuple[SeedState, Metrics]:
+    """Makes the updates of one step.
+
+    Args:
+        state: the state, with at least one transition in its replay.
+        metrics: those of the step so far.
+        noise: random numbers of the step.
+        agent: the agent.
+        ring: its replay.
+
+    Returns:
+        The state after the updates, and the metrics with their number and loss.
+    """
+    num_updates = agent.config.updates_per_step
+
+    def update(i: types.Array, carry: Any) -> Any:
+        learner, replay, loss = carry
+        transitions, slots = ring.sample(replay, noise.replay[i])
+        batch = types.Batch(transitions, ring.size(replay))
+        learner, info = agent.learner.update(learner, batch, jax.tree.map(lambda x: x[i], noise.learner))
+        return learner, ring.update(replay, slots, info["losses"]), loss + info["loss"]
+
+    begin = (state.learner, state.replay, jnp.zeros(()))
+    learner, replay, loss = jax.lax.fori_loop(0, num_updates, update, begin)
+    metrics = metrics._replace(loss=loss, updates=jnp.full((), num_updates, jnp.int32))
+    return state._replace(learner=learner, replay=replay), metrics
 
 
 def make_core(agent: agents_base.Agent) -> Core:
     """Makes the parts of a step for an agent."""
-    config = agent.config
-    if config.n_step > 1:
-        raise ValueError(f"n_step={config.n_step} needs a replay of frames (run_atari.py): use n_step=1")
-    num_updates = config.updates_per_step
-    ring = agents_base.make_replay(config)
-
-    def init(key, observation, environment_state):
-        return SeedState(
-            key=prng.hash_key(types.fold_in_tag(key, "run")),
-            learner=agent.learner.init(types.fold_in_tag(key, "learner")),
-            indices=agent.actor.draw(types.fold_in_tag(key, "actor")).indices,
-            replay=ring.init(transition_like(agent, observation)),
-            environment=environment_state,
-            observation=observation,
-            is_first=jnp.ones((), bool),
-            episode_return=jnp.zeros(()),
-            episodes=jnp.zeros((), jnp.int32),
-        )
-
-    def draw(key):
-        def for_updates(draw_one, tag):
-            key_of_all = types.fold_in_tag(key, tag)
-            keys = key_of_all[None] if num_updates == 1 else jax.random.split(key_of_all, num_updates)
-            return jax.vmap(lambda k: draw_one(k, config.batch_size))(keys)
-
-        return StepNoise(
-            agent.actor.draw(types.fold_in_tag(key, "actor")),
-            agent.perturbation.sample(types.fold_in_tag(key, "perturbation"), ()),
-            for_updates(ring.draw, "replay"),
-            for_updates(agent.learner.draw, "learner"),
-        )
-
-    def act(state, noise):
-        indices = agent.actor.next_indices(state.indices, state.is_first, noise.actor)
-        values = agent.learner.values(state.learner, state.observation, indices)
-        action = agent.actor.select(values, noise.actor, state.learner.count)
-        return state._replace(indices=indices), action
-
-    def act_randomly(noise):
-        return actor_lib.random_action(noise.actor)
-
-    def observe(state, action, timestep: environments_base.TimeStep, noise):
-        transition = types.Transition(
-            state.observation,
-            action,
-            timestep.reward,
-            timestep.discount * config.discount,
-            timestep.observation,
-            noise.perturbation,
-        )
-        last = timestep.last
-        episode_return = state.episode_return + timestep.reward
-        finished = last.astype(jnp.int32)
-        state = state._replace(
-            replay=ring.add(state.replay, transition),
-            observation=timestep.observation,
-            is_first=last,
-            episode_return=jnp.where(last, 0.0, episode_return),
-            episodes=state.episodes + finished,
-        )
-        returns = jnp.where(last, episode_return, 0.0)
-        return state, Metrics(jnp.zeros(()), jnp.zeros((), jnp.int32), returns, finished)
-
-    def learn(state, metrics, noise):
-        def update(i, carry):
-            learner, replay, loss = carry
-            transitions, slots = ring.sample(replay, noise.replay[i])
-            batch = types.Batch(transitions, ring.size(replay))
-            learner, info = agent.learner.update(learner, batch, jax.tree.map(lambda x: x[i], noise.learner))
-            return learner, ring.update(replay, slots, info["losses"]), loss + info["loss"]
-
-        begin = (state.learner, state.replay, jnp.zeros(()))
-        learner, replay, loss = jax.lax.fori_loop(0, num_updates, update, begin)
-        metrics = metrics._replace(loss=loss, updates=jnp.full((), num_updates, jnp.int32))
-        return state._replace(learner=learner, replay=replay), metrics
-
-    return Core(init, draw, act, act_randomly, observe, learn)
+    if agent.config.n_step > 1:
+        raise ValueError(f"n_step={agent.config.n_step} needs a replay of frames (run_atari.py): use n_step=1")
+    ring = agents_base.make_replay(agent.config)
+    return Core(
+        init=binding.bind(init, agent=agent, ring=ring),
+        draw=binding.bind(draw, agent=agent, ring=ring),
+        act=binding.bind(act, agent=agent),
+        act_randomly=act_randomly,
+        observe=binding.bind(observe, agent=agent, ring=ring),
+        learn=binding.bind(learn, agent=agent, ring=ring),
+    )
 
 
 def steps_per_draw(noise_of_a_step: Any) -> int:

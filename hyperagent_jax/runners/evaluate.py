@@ -3,33 +3,15 @@
 from collections.abc import Callable
 from typing import Any
 
-import dm_env
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hyperagent_jax import actor as actor_lib
+from hyperagent_jax import prng
 from hyperagent_jax import types
 from hyperagent_jax.agents import base as agents_base
+from hyperagent_jax.agents import policy
 from hyperagent_jax.environments import base as environments_base
-
-
-def make_act(agent: agents_base.Agent, epsilon: float = 0.0) -> Callable[..., tuple[types.Array, types.Array]]:
-    """Makes act(variables, observation, indices, is_first, key) -> (indices, action).
-
-    Args:
-        agent: the agent.
-        epsilon: chance of a random action.
-    """
-    actor, network = agent.evaluation_actor, agent.network
-
-    def act(variables, observation, indices, is_first, key):
-        noise = actor.draw(key)
-        indices = actor.next_indices(indices, is_first, noise)
-        values = jax.vmap(network.apply, (None, None, 0))(variables, observation, indices)
-        return indices, actor_lib.explore(actor.select(values, noise), noise, epsilon)
-
-    return act
 
 
 def make_evaluator(
@@ -50,18 +32,18 @@ def make_evaluator(
         num_episodes: number of episodes, run side by side.
         max_steps: episodes are cut after this many steps.
     """
-    actor, act = agent.evaluation_actor, make_act(agent)
+    actor, act = agent.evaluation_actor, policy.make_act(agent)
 
     def evaluate(variables, environment_state, key):
         keys = jax.random.split(key, num_episodes)
         noise = jax.vmap(environment.draw)(keys)
         states, first = jax.vmap(environment.reset, (None, 0), axis_size=num_episodes)(environment_state, noise)
-        indices = jax.vmap(actor.draw)(keys).indices
+        indices = jax.vmap(actor.init)(keys)
 
         def body(carry):
             t, states, observations, indices, done, returns = carry
             step_keys = jax.vmap(jax.random.fold_in, (0, None))(keys, t)
-            indices, actions = jax.vmap(act, (None, 0, 0, None, 0))(
+            actions, indices = jax.vmap(act, (None, 0, 0, None, 0))(
                 variables, observations, indices, t == 0, step_keys
             )
             noise = jax.vmap(lambda k: environment.draw(types.fold_in_tag(k, "environment")))(step_keys)
@@ -86,28 +68,70 @@ def make_evaluator(
     return evaluate
 
 
-def make_player(
-    agent: agents_base.Agent, observe: Callable[[np.ndarray], np.ndarray] = np.asarray
-) -> Callable[[types.Variables, dm_env.Environment, int, types.PRNGKey], np.ndarray]:
-    """Makes play(variables, environment, num_episodes, key) -> returns [num_episodes], for any dm_env environment.
+class HostEvaluator:
+    """Plays episodes in a vector environment outside JAX."""
 
-    Args:
-        agent: the agent.
-        observe: turns the environment's observations into those that the agent was made for.
-    """
-    act = jax.jit(make_act(agent))
+    def __init__(
+        self,
+        agent: agents_base.Agent,
+        epsilon: float = 0.0,
+        observe: Callable[[types.Array], types.Array] = lambda observations: observations,
+    ):
+        """Takes the agent.
 
-    def play(variables, environment, num_episodes, key):
-        returns = np.zeros(num_episodes)
-        for episode in range(num_episodes):
-            episode_key = jax.random.fold_in(key, episode)
-            indices = agent.evaluation_actor.draw(episode_key).indices
-            timestep, t = environment.reset(), 0
-            while not timestep.last():
-                observation, step_key = observe(timestep.observation), jax.random.fold_in(episode_key, t)
-                indices, action = act(variables, observation, indices, t == 0, step_key)
-                timestep, t = environment.step(int(action)), t + 1
-                returns[episode] += timestep.reward
-        return returns
+        Args:
+            agent: the agent.
+            epsilon: chance of a random action.
+            observe: turns a batch of the environment's observations into those of the agent; compiled.
+        """
+        act_once = policy.make_act(agent, epsilon=epsilon)
 
-    return play
+        def act(variables, indices, observations, is_first, key, number):
+            keys = jax.random.split(jax.random.fold_in(key, number), len(is_first))
+            over_environments = jax.vmap(act_once, (None, 0, 0, 0, 0))
+            return over_environments(variables, observe(observations), indices, is_first, keys)
+
+        self._act, self._init = jax.jit(act), jax.jit(jax.vmap(agent.evaluation_actor.init))
+
+    def __call__(
+        self,
+        variables: types.Variables,
+        environment: environments_base.VectorEnvironment,
+        num_episodes: int,
+        key: types.PRNGKey,
+        should_stop: Callable[[], bool] = lambda: False,
+        on_step: Callable[[np.ndarray], None] = lambda actions: None,
+    ) -> list[float] | None:
+        """Returns the scores of whole games, or None if stopped.
+
+        Every game has its own index, drawn at its start. Each environment plays the same number of games or one
+        less, so short games do not count more often than long ones.
+
+        Args:
+            variables: what to act with.
+            environment: the environments, all of which answer at once.
+            num_episodes: number of games.
+            key: random key.
+            should_stop: asked before every step.
+            on_step: told all actions.
+        """
+        num_envs = environment.num_envs
+        wanted = num_episodes // num_envs + (np.arange(num_envs) < num_episodes % num_envs)
+        scores: list[list[float]] = [[] for _ in range(num_envs)]
+        running = np.zeros(num_envs)
+        key = prng.hash_key(types.fold_in_tag(key, "evaluation"))
+        indices = self._init(jax.random.split(key, num_envs))
+        step, number = environment.reset(), 0
+        while any(len(own) < want for own, want in zip(scores, wanted, strict=True)):
+            if should_stop():
+                return None
+            actions, indices = self._act(variables, indices, step.observations, step.is_first, key, number)
+            actions = np.asarray(actions)
+            environment.send(actions, step.env_ids)
+            on_step(actions)
+            step, number = environment.recv(), number + 1
+            running += step.scores
+            for env in np.flatnonzero(step.game_over):
+                scores[env].append(float(running[env]))
+                running[env] = 0.0
+        return [score for own, want in zip(scores, wanted, strict=True) for score in own[:want]]

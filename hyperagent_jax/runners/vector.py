@@ -23,7 +23,6 @@ from hyperagent_jax import types
 from hyperagent_jax.agents import base as agents_base
 from hyperagent_jax.environments import base as environments_base
 from hyperagent_jax.replay import frames as frames_lib
-from hyperagent_jax.runners import evaluate as evaluate_lib
 
 
 def replay_settings(
@@ -53,7 +52,8 @@ def _last(stack_shape):
     return (*stack_shape[1:], stack_shape[0])
 
 
-def _frames_last(stacks: types.Array) -> types.Array:
+def frames_last(stacks: types.Array) -> types.Array:
+    """Stacks of frames [..., frames, height, width] with their frames last, as networks take them."""
     return jnp.moveaxis(stacks, -3, -1)
 
 
@@ -74,7 +74,7 @@ class Totals(NamedTuple):
 class VectorRunner:
     """Runs an agent in a vector environment; `advance` is one round."""
 
-    def __init__(self, agent: agents_base.Agent, environment: environments_base.VectorEnvironment, seed: int):
+    def __init__(self, agent: agents_base.Agent, environment: environments_base.FrameEnvironment, seed: int):
         self.agent = agent
         self.environment = environment
         self.replay = frames_lib.FrameReplay(replay_settings(agent, environment.num_envs, environment.stack_shape))
@@ -84,7 +84,7 @@ class VectorRunner:
         self._key = prng.hash_key(types.fold_in_tag(key, "run"))
         self.learner = jax.jit(agent.learner.init)(types.fold_in_tag(key, "learner"))
         self._indices = jax.jit(
-            lambda: jax.vmap(lambda k: agent.actor.draw(k).indices)(
+            lambda: jax.vmap(agent.actor.init)(
                 jax.random.split(types.fold_in_tag(self._key, "actor"), environment.num_envs)
             )
         )()
@@ -108,13 +108,21 @@ class VectorRunner:
 
         def act(learner, indices, key, stacks, env_ids, is_first, number, is_random):
             key = types.fold_in_tag(jax.random.fold_in(key, number), "act")
-            observations = _frames_last(stacks)
+            observations = frames_last(stacks)
             noise = jax.vmap(agent.actor.draw)(jax.random.split(key, len(env_ids)))
-            own = jax.vmap(agent.actor.next_indices)(indices[env_ids], is_first, noise)
             # The prior is evaluated here, once for every observation, and never in an update.
             prior = jax.vmap(agent.network.prior, (None, 0))(learner.prior, observations)
-            values = jax.vmap(agent.learner.values, (None, 0, 0, 0))(learner, observations, own, prior)
-            greedy = jax.vmap(agent.actor.select, (0, 0, None))(values, noise, learner.count)
+
+            def choose(observation, prior, indices, is_first, noise):
+                return agent.actor.choose(
+                    lambda indices: agent.learner.values(learner, observation, indices, prior),
+                    indices,
+                    is_first,
+                    noise,
+                    learner.count,
+                )
+
+            greedy, own = jax.vmap(choose)(observations, prior, indices[env_ids], is_first, noise)
             actions = jnp.where(is_random, jax.vmap(actor_lib.random_action)(noise), greedy)
             perturbations = agent.perturbation.sample(types.fold_in_tag(key, "perturbation"), (len(env_ids),))
             return indices.at[env_ids].set(own), actions, prior, perturbations
@@ -127,7 +135,7 @@ class VectorRunner:
         def update(learner, loss, key, batch):
             key = types.fold_in_tag(jax.random.fold_in(key, learner.count), "update")
             t = batch.transitions
-            t = t._replace(o_tm1=_frames_last(t.o_tm1), o_t=_frames_last(t.o_t))
+            t = t._replace(o_tm1=frames_last(t.o_tm1), o_t=frames_last(t.o_t))
             learner, info = agent.learner.step(learner, batch._replace(transitions=t), key)
             return learner, loss + info["loss"], info["losses"]
 
@@ -269,10 +277,10 @@ class VectorRunner:
     def restore(
         self, facts: dict[str, Any], load: Callable[[Any], Any], should_stop: Callable[[], bool] = lambda: False
     ) -> bool:
-        """Goes on where another runner was.
+        """Continues where another runner was.
 
         An emulator's state cannot be saved, but it follows from its seed and the actions it was given, so those
-        are given again, at the speed of the bare environments. Asynchronous environments begin anew.
+        are given again, at the speed of the bare environments. Asynchronous environments start over.
 
         Args:
             facts: its `facts`.
@@ -322,48 +330,3 @@ class VectorRunner:
         """Ends environments and threads."""
         self.environment.close()
         self.replay.close()
-
-
-def make_evaluator(agent: agents_base.Agent, epsilon: float = 0.0):
-    """Makes evaluate(variables, environment, num_episodes, key, should_stop, on_step) -> scores, None if stopped.
-
-    Every game has its own index, drawn at its start. Each environment plays the same number of games or one less,
-    so short games do not count more often than long ones.
-
-    Args:
-        agent: the agent.
-        epsilon: chance of a random action.
-    """
-    act_once = evaluate_lib.make_act(agent, epsilon)
-
-    @jax.jit
-    def act(variables, indices, stacks, is_first, key, number):
-        keys = jax.random.split(jax.random.fold_in(key, number), len(is_first))
-        over_environments = jax.vmap(act_once, (None, 0, 0, 0, 0))
-        return over_environments(variables, _frames_last(stacks), indices, is_first, keys)
-
-    def evaluate(
-        variables, environment, num_episodes, key, should_stop=lambda: False, on_step=lambda actions: None
-    ):
-        num_envs = environment.num_envs
-        wanted = num_episodes // num_envs + (np.arange(num_envs) < num_episodes % num_envs)
-        scores: list[list[float]] = [[] for _ in range(num_envs)]
-        running = np.zeros(num_envs)
-        key = prng.hash_key(types.fold_in_tag(key, "evaluation"))
-        indices = jax.vmap(lambda k: agent.evaluation_actor.draw(k).indices)(jax.random.split(key, num_envs))
-        step, number = environment.reset(), 0
-        while any(len(own) < want for own, want in zip(scores, wanted, strict=True)):
-            if should_stop():
-                return None
-            indices, actions = act(variables, indices, step.observations, step.is_first, key, number)
-            actions = np.asarray(actions)
-            environment.send(actions, step.env_ids)
-            on_step(actions)
-            step, number = environment.recv(), number + 1
-            running += step.scores
-            for env in np.flatnonzero(step.game_over):
-                scores[env].append(float(running[env]))
-                running[env] = 0.0
-        return [score for own, want in zip(scores, wanted, strict=True) for score in own[:want]]
-
-    return evaluate
