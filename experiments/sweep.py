@@ -6,7 +6,7 @@ Example: python experiments/sweep.py --grid='{"agent": "hyperagent", "size": [10
 
 Keys are agent, seed, the settings of the agents, and those of the experiment: its size, game, bsuite_id or env,
 and its protocol (the --help of its script lists them). A list of grids runs all of them; a key that one of them
-lacks has its default there. A setting that an agent lacks is left blank for it. Each run is one row of results.csv,
+lacks has its default there. A setting that an agent lacks is left blank. Each run is one row of results.csv,
 written as soon as it is finished; a run that fails is a row too, whose `error` says why. --resume continues
 unfinished runs from their checkpoints, runs those with an error again, and takes a larger grid: more values of the
 same keys. There is no curve.csv, which would be too big; the command in a run's row gives its curve.

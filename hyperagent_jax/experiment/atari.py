@@ -340,7 +340,8 @@ class Atari(base.Experiment):
             f"{task.agent} (preset {task.options.preset}): {memory['replay'] / 1e9:.2f} GB of replay each; "
             f"{protocol.steps:,} interactions in {protocol.num_envs} environment(s) each, "
             f"{protocol.eval_episodes} games every {protocol.eval_every:,}, at the end "
-            f"{protocol.final_eval_episodes} games of the best; unclipped scores, no sticky actions, at most {protocol.max_frames:,} frames"
+            f"{protocol.final_eval_episodes} games of the best; unclipped scores, no "
+            f"sticky actions, at most {protocol.max_frames:,} frames"
         )
         return base.Needs(memory["total"] + PROGRAM_BYTES, text)
 
