@@ -93,6 +93,7 @@ class Options:
 
 def best_file(task: base.Task) -> pathlib.Path:
     """File of the best parameters, which stays when the run is finished."""
+    assert task.checkpoint is not None  # the driver names one for every task
     path = pathlib.Path(task.checkpoint)
     return path.with_name(f"{path.stem}_best.npz")
 
@@ -145,9 +146,9 @@ class Run:
         self.evaluate = evaluate.HostEvaluator(runner.agent, task.protocol.eval_epsilon, vector.frames_last)
 
     @property
-    def best(self) -> dict[str, Any] | None:
-        """Score and interactions of the best evaluation so far."""
-        return self.context.progress.notes.get("best")
+    def best(self) -> dict[str, Any]:
+        """Score and interactions of the best evaluation so far; empty before the first."""
+        return self.context.progress.notes.get("best", {})
 
     def resume(self) -> bool:
         """Restores the run; False when the user asked to stop meanwhile."""
@@ -211,7 +212,7 @@ class Run:
             return False
         totals = runner.take_totals()
         score = float(np.mean(scores))
-        if self.best is None or score > self.best["score"]:
+        if not self.best or score > self.best["score"]:
             context.progress.notes["best"] = {"score": score, "interactions": runner.interactions}
             facts = {"best": self.best, "fingerprint": task.fingerprint().settings}
             checkpoint.save(best_file(task), variables.params, facts)

@@ -62,7 +62,7 @@ def use_compilation_cache() -> None:
     """Keeps compiled programs on disk, so that a second start compiles next to nothing."""
     cache = os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache"
     folder = pathlib.Path(cache) / "hyperagent_jax"
-    if jax.config.jax_compilation_cache_dir is None:
+    if jax.config.values["jax_compilation_cache_dir"] is None:
         jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 
@@ -110,7 +110,7 @@ def run(main: Callable[..., int | None], commands: Sequence[str] = ()) -> None:
         commands: what the one argument that is not a flag may be.
     """
 
-    def guarded(argv):
+    def guarded(argv: list[str]) -> int | None:
         logging.set_verbosity(logging.WARNING)
         given = argv[1 : 1 + bool(commands)]
         if commands and (not given or given[0] not in commands):
@@ -125,7 +125,7 @@ def run(main: Callable[..., int | None], commands: Sequence[str] = ()) -> None:
         except KeyboardInterrupt:  # before there was anything to save
             return 130
 
-    def parse(argv):
+    def parse(argv: list[str]) -> list[str]:
         try:
             return flags.FLAGS(argv)
         except flags.Error as error:

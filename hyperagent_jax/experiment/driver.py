@@ -158,7 +158,7 @@ class Display:
         if event.kind == "note":
             self._bar.write(event.text, file=sys.stdout)
         elif event.kind == "finished":
-            checkpoint.delete(task.checkpoint)
+            checkpoint.delete(self._directory.path / "checkpoints" / f"{task.name}.npz")
         elif event.kind == "result":
             self._add_result(task, event.seed, event.row, event.arrays)
         else:
@@ -185,7 +185,7 @@ class Display:
             folder = self._directory.path / "maps"
             with results.writing(folder):
                 folder.mkdir(exist_ok=True)
-                np.savez_compressed(folder / f"seed_{seed}.npz", **arrays)
+                np.savez_compressed(folder / f"seed_{seed}.npz", **arrays)  # type: ignore[arg-type]
         full = dict.fromkeys(self._plan.result_fields, "")
         identified = {**columns, "agent": task.agent}
         full |= {name: value for name, value in {**row, **identified}.items() if name in full}

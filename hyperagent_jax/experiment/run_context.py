@@ -72,8 +72,9 @@ class RunContext:
         self._path = pathlib.Path(task.checkpoint) if task.checkpoint else None
         self._fingerprint = task.fingerprint()
         self._saved_at = self._reported_at = time.monotonic()
-        self.is_resumed = self._path is not None and self._path.exists()
-        if self.is_resumed:
+        self.is_resumed = False
+        if self._path is not None and self._path.exists():
+            self.is_resumed = True
             self.progress, saved = load_progress(self._path)
             if self._fingerprint.difference(saved):
                 raise checkpoint.CheckpointError(
@@ -88,7 +89,8 @@ class RunContext:
         self._report(base.Event(kind, self.task.name, seed, **content))
 
     def load(self, like: Any) -> Any:
-        """Returns the checkpoint's arrays; see `checkpoint.load`."""
+        """Returns the arrays of the checkpoint of a resumed task; see `checkpoint.load`."""
+        assert self._path is not None  # what is resumed has a checkpoint
         return checkpoint.load(self._path, like)
 
     @contextlib.contextmanager

@@ -34,7 +34,7 @@ class _StopSignal:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
-    def _handle(self, number, frame):
+    def _handle(self, number: int, frame: Any) -> None:
         del number, frame
         self._asked = True
 
@@ -44,7 +44,9 @@ class _StopSignal:
 
 def _end_with_parent() -> None:
     """Ends this process when its parent is gone: nobody would write what it reports."""
-    multiprocessing.parent_process().join()
+    parent = multiprocessing.parent_process()
+    assert parent is not None  # workers have one
+    parent.join()
     os._exit(1)
 
 
@@ -68,13 +70,13 @@ def _work(function: TaskFunction, connection: connection_lib.Connection, keep_go
     threading.Thread(target=_end_with_parent, daemon=True).start()
     should_stop = _StopSignal([signal.SIGTERM])
 
-    def send(kind, content=None):
+    def send(kind: str, content: Any = None) -> None:
         try:
             connection.send((kind, content))
         except BrokenPipeError:
             os._exit(1)  # the parent is gone or has given up
 
-    def receive():
+    def receive() -> Any:
         try:
             return connection.recv()
         except EOFError:
@@ -99,12 +101,12 @@ class _Worker:
     """A process, the pipe to it and the task it holds.
 
     Every worker has a pipe of its own: a process that is killed while it holds the lock of a shared queue would
-    leave the others waiting for ever.
+    leave the others waiting forever.
     """
 
     def __init__(self, function: TaskFunction, keep_going: bool):
         context = multiprocessing.get_context("spawn")
-        self.task = None
+        self.task: Any = None
         self.has_begun = False
         self.connection, theirs = context.Pipe()
         self.process = context.Process(target=_work, args=(function, theirs, keep_going), daemon=True)
@@ -152,7 +154,7 @@ def run_tasks(
         num_workers: number of processes; 1 runs everything in this one.
         on_event: called with each report.
         on_failure: called with a task that raised an exception or whose process died, and one line that says so;
-            the other tasks go on, in a new process if need be. Without it the first failure ends them all.
+            the other tasks continue, in a new process if need be. Without it the first failure ends them all.
         isolate: whether a single worker is a process of its own too, so that its death is not this one's.
         group: maps a task to a value that tasks share which go well together, say one compiled program. A worker
             prefers the group it has begun, then one that no other worker is at, so that few have to begin a group.
@@ -186,27 +188,35 @@ def _choose(groups: list[Any], begun: list[Any], taken: list[Any]) -> int:
 
 
 def _run_in_processes(
-    function, tasks, num_workers, on_event, on_failure, group, should_stop, seconds_to_save
+    function: TaskFunction,
+    tasks: Sequence[Any],
+    num_workers: int,
+    on_event: Callable[[Any], None],
+    on_failure: Callable[[Any, str], None] | None,
+    group: Callable[[Any], Any],
+    should_stop: Callable[[], bool],
+    seconds_to_save: float,
 ) -> bool:
     waiting = list(tasks)
-    workers: dict[connection_lib.Connection, _Worker] = {}
-    message = deadline = None
+    workers: dict[Any, _Worker] = {}  # by their connections
+    message: str | None = None
+    deadline: float | None = None
 
-    def start():
+    def start() -> None:
         worker = _Worker(function, keep_going=on_failure is not None)
         workers[worker.connection] = worker
 
-    def next_task(worker):
+    def next_task(worker: _Worker) -> Any:
         if not waiting:
             return None
         begun = [group(worker.task)] if worker.task is not None else []
         taken = [group(other.task) for other in workers.values() if other.task is not None]
         return waiting.pop(_choose([group(task) for task in waiting], begun, taken))
 
-    def is_stopping():
+    def is_stopping() -> bool:
         return deadline is not None or should_stop()
 
-    def fail(task, text, text_of_all):
+    def fail(task: Any, text: str, text_of_all: str) -> None:
         nonlocal message
         if on_failure is not None:
             on_failure(task, text)
@@ -214,10 +224,10 @@ def _run_in_processes(
             message = text_of_all
             waiting.clear()
 
-    def describe_loss(text):
-        return f"a worker {text}; --resume goes on where it was"
+    def describe_loss(text: str) -> str:
+        return f"a worker {text}; --resume continues its run"
 
-    def lose(task, text):  # its process ended, and not because we wanted it to
+    def lose(task: Any, text: str) -> None:  # its process ended, and not because we wanted it to
         fail(task, text, describe_loss(text))
 
     try:
