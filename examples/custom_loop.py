@@ -31,28 +31,26 @@ def main(steps: int = 1000, seed: int = 0) -> float:
     """Trains for `steps` interactions and returns the return of a greedy episode, at best 1."""
     environment, replay, rng, index = Tightrope(), [], np.random.default_rng(seed), hx.indices.sphere(4)
     network = hx.make_hyper_network(nn.Sequential([nn.Dense(32), nn.tanh]), 2, index, np.zeros(9))
-    learner = hx.make_learner(network, hx.losses.make_td_loss(network, sigma=0.01), optax.adam(3e-3))
-    actor, learn = hx.make_actor(index, num_actions=2), jax.jit(learner.step)
-    init_key, run_key, end_key = jax.random.split(jax.random.key(seed), 3)
+    loss = hx.losses.make_td_loss(network, sigma=0.01)
+    learner, actor = hx.make_learner(network, loss, optax.adam(3e-3)), hx.make_actor(index, num_actions=2)
+    learn, (init_key, run_key) = jax.jit(learner.step), jax.random.split(jax.random.key(seed))
 
     @jax.jit
-    def act(state, observation, is_first, indices, key):
-        noise = actor.draw(key)
-        indices = actor.next_indices(indices, is_first, noise)
-        return actor.select(learner.values(state, observation, indices), noise), indices
+    def act(state, observation, indices, is_first, key):
+        action, indices = actor.act(lambda i: learner.values(state, observation, i), indices, is_first, key)
+        return action, indices, loss.perturbation.sample(jax.random.fold_in(key, 1), ())
 
-    state, step, indices = learner.init(init_key), environment.reset(), np.zeros((1, 4))
+    state, indices, step = learner.init(init_key), actor.init(init_key), environment.reset()
     for act_key, learn_key in jax.random.split(run_key, (steps, 2)):
-        action, indices = act(state, step.observation, step.first(), indices, act_key)
-        z = rng.choice([-1.0, 1.0], 4)  # the transition's perturbation
+        action, indices, z = act(state, step.observation, indices, step.first(), act_key)
         o_tm1, step = step.observation, environment.step(int(action))
         replay.append(hx.Transition(o_tm1, action, step.reward, 0.99 * step.discount, step.observation, z))
         rows = [replay[i] for i in rng.integers(len(replay), size=32)]
         state, _ = learn(state, hx.Batch(jax.tree.map(lambda *x: np.stack(x), *rows)), learn_key)
         step = environment.reset() if step.last() else step
-    step = environment.reset()
-    while not step.last():  # greedy in the mean, which is the value at index zero
-        step = environment.step(int(act(state, step.observation, False, np.zeros((1, 4)), end_key)[0]))
+    step, variables = environment.reset(), learner.variables(state)
+    while not step.last():  # greedy in the posterior mean
+        step = environment.step(int(hx.posterior.mean(network, variables, step.observation).argmax()))
     return step.reward  # every reward before it is zero
 
 
