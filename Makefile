@@ -15,7 +15,7 @@ PYTEST_FLAGS ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup deepsea tabular atari test test-slow bench lint format lock clean
+.PHONY: help setup deepsea tabular atari test test-slow bench lint format types check-install lock clean
 
 help:  ## List the targets
 	@echo "usage: make <target>"
@@ -49,13 +49,24 @@ format: $(STAMP)  ## Rewrite the code in the house style
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+types: $(STAMP)  ## Check the types of the package
+	$(BIN)/mypy
+
+check-install: $(STAMP)  ## Install the package without extras in an environment of its own and solve a small DeepSea
+	rm -rf build/plain
+	$(PYTHON) -m venv build/plain
+	build/plain/bin/pip install --quiet --disable-pip-version-check --constraint requirements.txt .
+	cd build && plain/bin/python -c "import hyperagent_jax as hx; hx.agents.make('hyperagent', hx.EnvironmentSpec(2, (3,)))"
+	build/plain/bin/python experiments/run_deepsea.py --size=4 --max_episodes=300 --noprogress --logdir=build/deepsea \
+		--overwrite
+
 lock: | $(BIN)/pip  ## Resolve setup.py again and write requirements.txt, upgrading what the bounds allow
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check "uv>=0.9,<1"
 	$(BIN)/uv pip compile setup.py --extra dev --python-version 3.11 --python-platform linux \
 		--quiet --upgrade --output-file requirements.txt
 
 clean:  ## Remove .venv, builds and caches; logs stay
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # `venv` puts pip in place last, so a pip there means a whole environment.
