@@ -301,6 +301,7 @@ def update(
     opt_state = LazyState(
         opt_state, state.opt_state.rows.at[states].set(packed), state.opt_state.updated.at[states].set(now)
     )
+    params = losses.propagate_nan(value, params)
     new_state = types.LearnerState(params, target_params, opt_state, state.prior, state.count + 1)
     return new_state, {"loss": value, "losses": each}
 

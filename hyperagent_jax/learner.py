@@ -216,6 +216,7 @@ def update(
     new_state = apply_gradient(
         state, gradient, value=value, grad=gradient, value_fn=lambda params: of_params(params)[0][0]
     )
+    new_state = new_state._replace(params=losses.propagate_nan(value, new_state.params))
     return new_state, {"loss": value, "losses": each}
 
 

@@ -132,7 +132,7 @@ def optimistic_td_error(
     """Calculates the TD error, optimistic over the indices of the target (eq. OIS of https://arxiv.org/abs/2402.10228).
 
     The target is the largest of the targets of K indices and has no gradient. A NaN in any of them makes the error
-    and its gradient NaN.
+    NaN, but a compiled program may take the gradient of a maximum of NaNs for zero: see `propagate_nan`.
 
     Args:
         q_tm1: Q-value of the action taken at time t-1, a scalar.
@@ -147,17 +147,15 @@ def optimistic_td_error(
     """
     chex.assert_rank([q_tm1, r_t, discount_t, q_t], [0, 0, 0, 2])
     chex.assert_type([q_tm1, r_t, discount_t, q_t], float)
-    # rlax subtracts q_tm1 from its targets; zero leaves the targets themselves. Their maximum is taken before
-    # the subtraction, because the gradient of a maximum of NaNs may be zero.
-    zero, a_tm1 = jnp.zeros(1, q_t.dtype), jnp.zeros((), jnp.int32)
+    q_tm1, a_tm1 = q_tm1[None], jnp.zeros((), jnp.int32)
     if q_t_selector is None:
-        targets = jax.vmap(rlax.q_learning, (None,) * 4 + (0,))(zero, a_tm1, r_t, discount_t, q_t)
+        errors = jax.vmap(rlax.q_learning, (None,) * 4 + (0,))(q_tm1, a_tm1, r_t, discount_t, q_t)
     else:
         chex.assert_equal_shape([q_t, q_t_selector])
-        targets = jax.vmap(rlax.double_q_learning, (None,) * 4 + (0, 0))(
-            zero, a_tm1, r_t, discount_t, q_t, q_t_selector
+        errors = jax.vmap(rlax.double_q_learning, (None,) * 4 + (0, 0))(
+            q_tm1, a_tm1, r_t, discount_t, q_t, q_t_selector
         )
-    return jnp.max(targets) - q_tm1
+    return jnp.max(errors)
 
 
 def exact_td_loss(
@@ -748,7 +746,8 @@ def value_and_grad(
 
     Returns:
         ((value, losses), gradient): the value is a scalar, the losses of the transitions [B] are unweighted, and
-        the gradient is like `params`.
+        the gradient is like `params`. If the value is
+        NaN the gradient may be zero where it should be NaN; see `propagate_nan`.
     """
     check_batch(batch)
     batch = with_prior_beliefs(batch, prior, network)
@@ -760,6 +759,14 @@ def value_and_grad(
         return _total(each, params, batch, loss), each
 
     return jax.value_and_grad(of_params, has_aux=True)(params)
+
+
+def propagate_nan(value: types.Array, params: types.Params) -> types.Params:
+    """Returns new parameters, all of them NaN if the value of the loss they come from is.
+
+    A compiled program may take the gradient of a maximum of NaNs for zero, and a NaN reward would go unnoticed.
+    """
+    return jax.tree.map(lambda leaf: jnp.where(jnp.isnan(value), jnp.nan, leaf), params)
 
 
 def _penalized_value_and_grad(
