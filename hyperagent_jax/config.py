@@ -1,6 +1,6 @@
 """Settings of config dataclasses: from command-line flags, from JSON, and for a run."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 import dataclasses
 import json
 import re
@@ -64,9 +64,13 @@ def is_list(annotation: Any) -> bool:
 
 def _define(name: str, annotation: Any, text: str, values: flags.FlagValues) -> None:
     if is_list(annotation):
-        define = flags.DEFINE_list
+        define: Callable[..., Any] = flags.DEFINE_list
     else:
-        types = {bool: flags.DEFINE_bool, int: flags.DEFINE_integer, float: flags.DEFINE_float}
+        types: dict[Any, Callable[..., Any]] = {
+            bool: flags.DEFINE_bool,
+            int: flags.DEFINE_integer,
+            float: flags.DEFINE_float,
+        }
         kind, *_ = get_args(annotation) or (annotation,)  # int | None
         define = types.get(kind, flags.DEFINE_string)
     define(name, None, text, flag_values=values)

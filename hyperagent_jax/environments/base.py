@@ -47,7 +47,7 @@ class VectorStep(NamedTuple):
     Attributes:
         env_ids: which ones, [k].
         observations: stacks of frames, the newest last, [k, frames, height, width]; uint8.
-        is_first: whether the observation begins an episode; the step that led here is then no transition, [k].
+        is_first: whether the observation begins an episode; the step that led here is then not a transition, [k].
         rewards: rewards to learn from, [k].
         scores: the rewards of the game itself, [k].
         terminated: whether the episode terminated here, [k].

@@ -1,5 +1,6 @@
 """gymnasium's environments as dm_env environments; the only file that imports gymnasium."""
 
+import types as python_types
 from typing import Any
 
 import dm_env
@@ -9,7 +10,7 @@ from hyperagent_jax import errors
 from hyperagent_jax import types
 
 
-def _gymnasium():
+def _gymnasium() -> python_types.ModuleType:
     try:
         import gymnasium
     except ImportError as error:
@@ -42,7 +43,7 @@ class GymnasiumEnvironment(dm_env.Environment):
             raise errors.UserError(f"{environment} has no discrete actions: {environment.action_space}")
         if not isinstance(environment.observation_space, spaces.Box | spaces.Discrete):
             raise errors.UserError(
-                f"the observations of {environment} are no arrays or integers: wrap it in "
+                f"the observations of {environment} are neither arrays nor integers: wrap it in "
                 "gymnasium.wrappers.FlattenObservation"
             )
         self._environment = environment
@@ -61,7 +62,7 @@ class GymnasiumEnvironment(dm_env.Environment):
 
     def reset(self) -> dm_env.TimeStep:
         observation, _ = self._environment.reset(seed=self._seed)
-        self._seed = None  # later episodes go on with the same random numbers
+        self._seed = None  # later episodes continue the same stream of random numbers
         return dm_env.restart(self._observe(observation))
 
     def step(self, action: int) -> dm_env.TimeStep:
@@ -69,7 +70,7 @@ class GymnasiumEnvironment(dm_env.Environment):
         end = dm_env.termination if terminated else dm_env.truncation if truncated else dm_env.transition
         return end(float(reward), self._observe(observation))
 
-    def _observe(self, observation):
+    def _observe(self, observation: Any) -> types.HostArray:
         if self._is_integer:
             return np.int32(observation - self._first_state)
         return np.asarray(observation, np.float32)

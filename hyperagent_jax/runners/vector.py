@@ -47,9 +47,10 @@ def replay_settings(
     )
 
 
-def _last(stack_shape):
+def _last(stack_shape: tuple[int, int, int]) -> tuple[int, int, int]:
     """The shape of a stack with its frames last, as networks take it."""
-    return (*stack_shape[1:], stack_shape[0])
+    frames, height, width = stack_shape
+    return height, width, frames
 
 
 def frames_last(stacks: types.Array) -> types.Array:
@@ -103,17 +104,32 @@ class VectorRunner:
         self._chosen = 0  # batches that were chosen ahead
         self._step: environments_base.VectorStep | None = None
 
-    def _make_act(self):
+    def _make_act(self) -> Callable[..., tuple[types.Array, types.Array, types.Array, types.Array]]:
         agent = self.agent
 
-        def act(learner, indices, key, stacks, env_ids, is_first, number, is_random):
+        def act(
+            learner: types.LearnerState,
+            indices: types.Array,
+            key: types.PRNGKey,
+            stacks: types.Array,
+            env_ids: types.Array,
+            is_first: types.Array,
+            number: types.Array,
+            is_random: types.Array,
+        ) -> tuple[types.Array, types.Array, types.Array, types.Array]:
             key = types.fold_in_tag(jax.random.fold_in(key, number), "act")
             observations = frames_last(stacks)
             noise = jax.vmap(agent.actor.draw)(jax.random.split(key, len(env_ids)))
             # The prior is evaluated here, once for every observation, and never in an update.
             prior = jax.vmap(agent.network.prior, (None, 0))(learner.prior, observations)
 
-            def choose(observation, prior, indices, is_first, noise):
+            def choose(
+                observation: types.Array,
+                prior: types.Belief,
+                indices: types.Array,
+                is_first: types.Array,
+                noise: actor_lib.ActorNoise,
+            ) -> tuple[types.Array, types.Array]:
                 return agent.actor.choose(
                     lambda indices: agent.learner.values(learner, observation, indices, prior),
                     indices,
@@ -129,10 +145,12 @@ class VectorRunner:
 
         return act
 
-    def _make_update(self):
+    def _make_update(self) -> Callable[..., tuple[types.LearnerState, types.Array, types.Array]]:
         agent = self.agent
 
-        def update(learner, loss, key, batch):
+        def update(
+            learner: types.LearnerState, loss: types.Array, key: types.PRNGKey, batch: types.Batch
+        ) -> tuple[types.LearnerState, types.Array, types.Array]:
             key = types.fold_in_tag(jax.random.fold_in(key, learner.count), "update")
             t = batch.transitions
             t = t._replace(o_tm1=frames_last(t.o_tm1), o_t=frames_last(t.o_t))
@@ -144,7 +162,12 @@ class VectorRunner:
     def begin(self) -> None:
         """Begins all environments."""
         self._step = self.environment.reset()
-        self._account()
+        self._account(self._step)
+
+    def _current_step(self) -> environments_base.VectorStep:
+        if self._step is None:
+            raise ValueError("the environments have not begun: call `begin` or `restore` first")
+        return self._step
 
     def _due(self, interactions: int) -> int:
         """Number of updates there should be after so many interactions."""
@@ -153,7 +176,7 @@ class VectorRunner:
 
     def advance(self) -> None:
         """One round."""
-        step = self._step
+        step = self._current_step()
         self._indices, *outputs = self._act(
             self.learner,
             self._indices,
@@ -187,7 +210,7 @@ class VectorRunner:
         # What was sent to an environment whose episode has ended is not an interaction.
         self._choose_batches(self.interactions + int(np.sum(~step.last)))
         self._step = self.environment.recv()
-        self._account()
+        self._account(self._step)
 
     def _learn(self) -> None:
         for _ in range(self._due(self.interactions) - self.updates):
@@ -218,8 +241,7 @@ class VectorRunner:
             self.replay.update(numbers, np.asarray(losses))
         self._priorities.clear()
 
-    def _account(self) -> None:
-        step = self._step
+    def _account(self, step: environments_base.VectorStep) -> None:
         self.interactions += int(np.sum(~step.is_first))
         self._game_scores[step.env_ids] += step.scores
         for env in step.env_ids[step.game_over]:
@@ -264,7 +286,7 @@ class VectorRunner:
             "loss": self._loss,
             "replay": self.replay.state(),
             "log": np.frombuffer(bytes(self._log), np.uint8).reshape(-1, self.environment.num_envs),
-            "step": self._step._asdict(),
+            "step": self._current_step()._asdict(),
             "numbers": numbers,
             "losses": losses,
         }
@@ -288,17 +310,17 @@ class VectorRunner:
             should_stop: asked while actions are given again.
 
         Returns:
-            Whether it got there; if not, because it should stop, the runner is of no further use.
+            Whether it got there; False if it was stopped; discard the runner then.
         """
         batch_size = self.agent.config.batch_size
         self.replay.set_progress(facts["replay"])
-        self._step = self.environment.reset()
+        step = self._step = self.environment.reset()
         like = {
             **self.tree(),
             "log": np.zeros((facts["log"], self.environment.num_envs), np.uint8),
             "numbers": np.zeros((facts["pending"], batch_size), np.int64),
             "losses": np.zeros((facts["pending"], batch_size), np.float32),
-            "step": {name: np.empty_like(array) for name, array in self._step._asdict().items()},
+            "step": {name: np.empty_like(array) for name, array in step._asdict().items()},
         }
         tree = load(like)
         self.replay.restored()
@@ -312,9 +334,9 @@ class VectorRunner:
             for actions in tree["log"]:
                 if should_stop():
                     return False
-                self.environment.send(actions, self._step.env_ids)
-                self._step = self.environment.recv()
-            if not all(np.array_equal(a, b) for a, b in zip(self._step, saved, strict=True)):
+                self.environment.send(actions, step.env_ids)
+                step = self._step = self.environment.recv()
+            if not all(np.array_equal(a, b) for a, b in zip(step, saved, strict=True)):
                 raise errors.UserError(
                     "the environments do not repeat what they did before (another version of envpool?): the run "
                     "cannot be resumed exactly"

@@ -39,7 +39,7 @@ class Settings:
     index_dim: int = 16
     num_ois: int = 5
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         base.check_positive(self, "num_episodes")
         if self.prior_mean != "horizon":
             try:
@@ -81,7 +81,7 @@ AGENTS: dict[str, Callable[[Settings, base.Size], base.Agent]] = {
 
 
 def check_names(names: tuple[str, ...]) -> None:
-    """Refuses names of agents that there are not."""
+    """Raises ValueError for a name that is not an agent's."""
     for name in names:
         if name not in AGENTS:
             raise ValueError(f"agents has no {name!r}; choose some of {', '.join(AGENTS)}")

@@ -26,12 +26,12 @@ def run(
     cumulative, cumulative_start = np.cumsum(transitions, -1), np.cumsum(start)
     visits, moves = np.zeros(rewards.shape), np.zeros(transitions.shape)
 
-    def draw(probabilities, cumulative):
+    def draw(probabilities: np.ndarray, cumulative: np.ndarray) -> int:
         if is_tuned:
             return min(np.searchsorted(cumulative, rng.random(), side="right"), num_states - 1)
         return rng.choice(num_states, p=probabilities)
 
-    def on_sphere(*shape):
+    def on_sphere(*shape: int) -> np.ndarray:
         z = rng.standard_normal((*shape, config.index_dim))
         return z / np.linalg.norm(z, axis=-1, keepdims=True)
 
