@@ -60,7 +60,7 @@ def _unfinished(path: pathlib.Path) -> pathlib.Path:
 
 
 def delete(path: str | os.PathLike) -> None:
-    """Removes a checkpoint if there is one, and what a process that was killed while writing it has left."""
+    """Removes a checkpoint, if it exists, and the partial file of an interrupted write."""
     path = pathlib.Path(path)
     path.unlink(missing_ok=True)
     _unfinished(path).unlink(missing_ok=True)
@@ -105,7 +105,7 @@ def load(path: str | os.PathLike, like: Any) -> Any:
     Args:
         path: the file.
         like: a pytree of arrays of the same structure, shapes and types, or `Unsized`. Its numpy arrays are filled
-            in place, one after the other, so that large ones are in memory once only.
+            in place, one at a time, so that large ones are in memory only once.
 
     Returns:
         The tree: numpy arrays where `like` has them, the others on the default device.

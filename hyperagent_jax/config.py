@@ -53,7 +53,7 @@ def settings_of(config_class: Any) -> dict[str, Setting]:
 
 
 def cap_replay(config: Any, num_interactions: int) -> Any:
-    """The same config with a replay no longer than a whole run of so many interactions."""
+    """Returns the config with a replay no larger than a run of `num_interactions` can fill."""
     return dataclasses.replace(config, replay_capacity=min(config.replay_capacity, num_interactions))
 
 

@@ -16,7 +16,7 @@ from typing import Any, SupportsFloat, TextIO
 
 from hyperagent_jax import errors
 
-# What became of a run: all of it; less, as asked for; not run, because something is missing here; crashed.
+# How a run ended: complete; stopped early on request; not run, because something is missing; crashed.
 FINISHED, PARTIAL, SKIPPED, FAILED = "finished", "partial", "skipped", "failed"
 
 _PACKAGES = ("jax", "jaxlib", "flax", "optax", "chex", "rlax", "numpy", "dm-env", "bsuite", "envpool")

@@ -53,7 +53,7 @@ def _envpool() -> python_types.ModuleType:
 
 
 def check_game(game: str) -> None:
-    """Refuses a game that envpool does not have."""
+    """Raises UserError for a game that envpool does not have."""
     specs = _envpool().registration.registry.specs  # of Atari's and of other environments
     known = {name.removesuffix("-v5") for name, (module, *_) in specs.items() if module == "envpool.atari"}
     if game not in known:

@@ -123,13 +123,13 @@ def _mnist_problem() -> str:
 def make(bsuite_id: str, seed: int, csv_folder: str | pathlib.Path | None = None) -> dm_env.Environment:
     """The environment of a bsuite id with bsuite's settings.
 
-    Where bsuite leaves the environment's own seed open, it comes from the id and `seed`, so that runs can be
-    repeated.
+    Where bsuite does not set the environment's seed, it is derived from the id and `seed`, so that runs are
+    reproducible.
 
     Args:
         bsuite_id: the id.
         seed: seed of the run.
-        csv_folder: where bsuite's logging writes the id's csv file, replacing one that is there; None for no log.
+        csv_folder: where bsuite's logging writes the id's csv file, replacing an existing one; None for no log.
     """
     bsuite, sweep = _bsuite()
     experiment = bsuite_id.split(sweep.SEPARATOR)[0]
@@ -151,7 +151,7 @@ def make(bsuite_id: str, seed: int, csv_folder: str | pathlib.Path | None = None
 
 
 def last_logged(episodes: int) -> int:
-    """The last of so many episodes that bsuite's logging writes a row of."""
+    """Returns the last of the first `episodes` episodes that bsuite's logging writes a row for."""
     scale = 10 ** (len(str(episodes)) - 1)
     tenths = (10, 12, 14, 17, 20, 25, 30, 40, 50, 60, 70, 80, 90)
     logged = [scale * tenth // 10 for tenth in tenths if scale * tenth % 10 == 0]

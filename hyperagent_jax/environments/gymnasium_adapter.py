@@ -22,7 +22,7 @@ class GymnasiumEnvironment(dm_env.Environment):
     """A gymnasium environment with discrete actions.
 
     Truncated episodes end with discount 1, so that the agent bootstraps from their last observation; terminated
-    ones with discount 0. The environment's random numbers come from one seed, so that a run can be repeated.
+    ones with discount 0. The environment's random numbers come from one seed, so that a run is reproducible.
     """
 
     def __init__(self, environment: Any, seed: int):

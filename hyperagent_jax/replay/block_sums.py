@@ -10,7 +10,7 @@ _BLOCK = 1024
 
 
 class BlockSums:
-    """Weights at the positions 0 .. capacity - 1, zero at first.
+    """Weights at the positions 0 .. capacity - 1, initially zero.
 
     Attributes:
         weights: the weights, [blocks, 1024].

@@ -111,7 +111,7 @@ class Rows(NamedTuple):
 
 
 class FrameReplay:
-    """The replay. One thread uses it; batches asked for ahead are gathered by another."""
+    """The replay. One thread uses it; prefetched batches are gathered by another."""
 
     def __init__(self, settings: Settings):
         settings.check()
@@ -186,7 +186,7 @@ class FrameReplay:
             complete = open_ones & (rows.last | (k == settings.n_step))
             discounts = np.where(rows.terminated, 0.0, settings.discount**k)
             self._complete(begun[complete], k, discounts[complete])
-        # After the end there is nothing open: what follows begins an episode.
+        # No transition stays open after the end: the next row begins an episode.
         self._steps[env_ids] = np.where(rows.last, 0, steps)
         self._rows[env_ids] += 1
 
@@ -207,7 +207,7 @@ class FrameReplay:
         return depths
 
     def _make_room(self, env_ids: np.ndarray) -> None:
-        """Gives up the transitions that need a row which is about to be overwritten."""
+        """Drops the transitions that need a row which is about to be overwritten."""
         needing = self._rows[env_ids] - self.settings.num_rows + self.settings.stack_shape[0] - 1
         numbers = self._transitions[self._places(env_ids, needing)][needing >= 0]
         if len(numbers):
@@ -259,7 +259,7 @@ class FrameReplay:
         futures.wait(self._ahead)
 
     def _find(self, quantiles: np.ndarray) -> np.ndarray:
-        assert self._weights is not None  # priorities are asked for only with a positive `priority_fraction`
+        assert self._weights is not None  # only called with a positive `priority_fraction`
         return self._weights.find(quantiles)
 
     def _choose(self, bits: np.ndarray) -> np.ndarray:
@@ -300,12 +300,12 @@ class FrameReplay:
         if self._weights is None:
             return
         errors, newest = ring.new_priorities(np.asarray(losses), self._newest_priority[0], xp=np)
-        there = numbers >= self._counts[1]  # others were given up since they were drawn
+        there = numbers >= self._counts[1]  # the others were dropped since they were drawn
         self._weights.set(numbers[there] % self.settings.capacity, errors[there])
         self._newest_priority[0] = newest
 
     def state(self) -> dict[str, Any]:
-        """All there is to save, as views of the arrays in use: filling those of an equal replay restores it.
+        """Everything to save, as views of the arrays in use: filling those of an equal replay restores it.
 
         Which rows are in use depends on `progress`, to which the other replay must be brought first.
         """
@@ -329,7 +329,7 @@ class FrameReplay:
         return {"rows": self._rows.tolist(), "counts": self._counts.tolist()}
 
     def set_progress(self, progress: dict[str, list[int]]) -> None:
-        """Takes over the counters of a saved replay, before its `state` is filled in."""
+        """Sets the counters to those of a saved replay, before its `state` is filled in."""
         self._rows[:], self._counts[:] = progress["rows"], progress["counts"]
 
     def restored(self) -> None:

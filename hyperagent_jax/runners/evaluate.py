@@ -30,7 +30,7 @@ def make_evaluator(
         agent: the agent.
         environment: the environment.
         num_episodes: number of episodes, run side by side.
-        max_steps: episodes are cut after this many steps.
+        max_steps: episodes are truncated after this many steps.
     """
     actor, act = agent.evaluation_actor, policy.make_act(agent)
 
@@ -116,11 +116,11 @@ class HostEvaluator:
 
         Args:
             variables: what to act with.
-            environment: the environments, all of which answer at once.
+            environment: the environments, which must be synchronous.
             num_episodes: number of games.
             key: random key.
             should_stop: asked before every step.
-            on_step: told all actions.
+            on_step: called with the actions of every step.
         """
         num_envs = environment.num_envs
         wanted = num_episodes // num_envs + (np.arange(num_envs) < num_episodes % num_envs)

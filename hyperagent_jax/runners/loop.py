@@ -91,7 +91,7 @@ def make_program(agent: agents_base.Agent) -> Program:
 class OnlineAgent:
     """An agent that acts and learns step by step, in the interface of bsuite's baseline agents.
 
-    `update` only notes the transition; the next `select_action` learns from it and acts in one dispatch. The
+    `update` only stores the transition; the next `select_action` learns from it and acts in one dispatch. The
     random numbers of every step are the scan runner's, so both give the same run where their environments do.
 
     Attributes:
@@ -108,7 +108,7 @@ class OnlineAgent:
 
         Args:
             program: `make_program(agent)`.
-            key: what all its random numbers come from.
+            key: source of all its random numbers.
             observe: turns the environment's observations into those that the agent was made for.
         """
         self.steps = 0
@@ -122,7 +122,7 @@ class OnlineAgent:
 
     @property
     def state(self) -> core_lib.SeedState:
-        """Its SeedState; there is one from the first action on."""
+        """Its SeedState, which exists from the first action on."""
         if self._state is None:
             raise ValueError("the agent has no state yet: call select_action or restore first")
         return self._state
@@ -141,7 +141,7 @@ class OnlineAgent:
             state = self._state
             if state is None:
                 state = self._program.init(self._key, observation)
-            else:  # an episode that is not the one of the last `update`, or an action that is asked for again
+            else:  # an episode that is not the one of the last `update`, or a repeated call for the same action
                 state = state._replace(
                     observation=jnp.array(observation),
                     is_first=jnp.asarray(timestep.first()),
@@ -162,7 +162,7 @@ class OnlineAgent:
         return int(action)
 
     def update(self, timestep: dm_env.TimeStep, action: int, new_timestep: dm_env.TimeStep) -> None:
-        """Takes note of a transition."""
+        """Stores a transition for the next `select_action` to learn from."""
         del timestep  # whose observation `select_action` has seen
         if self._noted is not None:
             raise ValueError("update was called twice without select_action in between")
@@ -218,7 +218,7 @@ class Loop:
         Args:
             program: `make_program(agent)`.
             make_environment: makes the environment; called again by `restore`.
-            key: what the agent's random numbers come from.
+            key: source of the agent's random numbers.
             observe: as in `OnlineAgent`.
         """
         self.agent = OnlineAgent(program, key, observe)

@@ -28,7 +28,7 @@ from hyperagent_jax.replay import frames as frames_lib
 def replay_settings(
     agent: agents_base.Agent, num_envs: int, stack_shape: tuple[int, int, int]
 ) -> frames_lib.Settings:
-    """The replay that an agent needs for so many environments."""
+    """Returns the settings of the replay that an agent needs for `num_envs` environments."""
     config = agent.config
     prior = jax.eval_shape(
         lambda key: agent.network.prior(agent.network.init(key).prior, jnp.zeros(_last(stack_shape), jnp.uint8)),
@@ -160,7 +160,7 @@ class VectorRunner:
         return update
 
     def begin(self) -> None:
-        """Begins all environments."""
+        """Resets all environments."""
         self._step = self.environment.reset()
         self._account(self._step)
 
@@ -170,7 +170,7 @@ class VectorRunner:
         return self._step
 
     def _due(self, interactions: int) -> int:
-        """Number of updates there should be after so many interactions."""
+        """Returns the number of updates that are due after this many interactions."""
         config = self.agent.config
         return config.updates_per_step * max(0, interactions - config.min_replay)
 
@@ -230,7 +230,7 @@ class VectorRunner:
         return self.replay.draw(self._seed, number, self.agent.config.batch_size)
 
     def _choose_batches(self, interactions: int) -> None:
-        """Chooses the batches of the updates that will be due after so many interactions."""
+        """Chooses the batches of the updates that will be due after this many interactions."""
         if self.replay.size:
             for number in range(self.updates + self._chosen, self._due(interactions)):
                 self.replay.prefetch(self._bits(number))
@@ -261,7 +261,7 @@ class VectorRunner:
         return self._scores
 
     def facts(self) -> dict[str, Any]:
-        """Counters, as plain numbers; with `tree` all there is to save."""
+        """Counters, as plain numbers; together with `tree` everything to save."""
         return {
             "rounds": self.rounds,
             "interactions": self.interactions,
@@ -299,18 +299,18 @@ class VectorRunner:
     def restore(
         self, facts: dict[str, Any], load: Callable[[Any], Any], should_stop: Callable[[], bool] = lambda: False
     ) -> bool:
-        """Continues where another runner was.
+        """Restores the runner to the state that another one saved.
 
-        An emulator's state cannot be saved, but it follows from its seed and the actions it was given, so those
-        are given again, at the speed of the bare environments. Asynchronous environments start over.
+        An emulator's state cannot be saved, but it follows from its seed and its actions, so the actions are
+        replayed, at the speed of the bare environments. Asynchronous environments start over.
 
         Args:
             facts: its `facts`.
             load: maps a tree like its `tree` to its own.
-            should_stop: asked while actions are given again.
+            should_stop: called before every replayed step.
 
         Returns:
-            Whether it got there; False if it was stopped; discard the runner then.
+            True when restored; False when stopped before, and the runner must then be discarded.
         """
         batch_size = self.agent.config.batch_size
         self.replay.set_progress(facts["replay"])

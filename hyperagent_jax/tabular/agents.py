@@ -23,7 +23,7 @@ class Settings:
         practical_beta: the weight of the prior that all others have.
         sigma: level of perturbation of all but hyperagent_theory and lmc_lsvi.
         lmc_sigma: that of lmc_lsvi, whose regularisation is 1, as its authors have it.
-        prior_mean: mu_0 of all but hyperagent_theory; "horizon" is the largest return there is when rewards
+        prior_mean: mu_0 of all but hyperagent_theory; "horizon" is the largest possible return when rewards
             are at most 1.
         index_dim: M of all but hyperagent_theory.
         num_ois: indices over which hyperagent_ois maximises.
@@ -48,7 +48,7 @@ class Settings:
                 raise ValueError(f'prior_mean must be a number or "horizon", got {self.prior_mean!r}') from error
         if not self.practical_beta > 0.0:
             raise ValueError(f"practical_beta must be above 0, got {self.practical_beta}")
-        self.practical(base.Size(1, 1, 1), num_ois=self.num_ois)  # refuses what no agent could have
+        self.practical(base.Size(1, 1, 1), num_ois=self.num_ois)  # checks the values
 
     def practical(self, size: base.Size, num_ois: int = 1) -> hyperagent.Config:
         """HyperAgent's practical preset."""

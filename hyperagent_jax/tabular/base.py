@@ -36,7 +36,7 @@ def size_of(mdp: mdps.FiniteMdp) -> Size:
 
 
 def check_positive(config: Any, *names: str) -> None:
-    """Refuses a config that has less than 1 in one of these fields."""
+    """Raises ValueError if one of these fields is less than 1."""
     for name in names:
         if getattr(config, name) < 1:
             raise ValueError(f"{name} must be at least 1, got {getattr(config, name)}")
@@ -57,7 +57,7 @@ class Episode(NamedTuple):
 class Policy(NamedTuple):
     """Greedy in `q` [H, S, A], but with probability `epsilon` uniformly random.
 
-    Probabilities are worked out where they are asked for: acting needs those of H states, not of all.
+    Probabilities are computed on demand: acting needs those of H states only.
     """
 
     q: types.Array

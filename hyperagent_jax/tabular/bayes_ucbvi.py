@@ -1,7 +1,7 @@
 """Incre-Bayes-UCBVI (Tiapkin et al., 2022): an upper quantile over bootstrapped averages, kept up incrementally.
 
 Every pair has several averages of the values that followed it, each with its own exponential weights (the Bayesian
-bootstrap). They begin at the largest value there is, as if it had been seen `prior_visits` times.
+bootstrap). They begin at the largest possible value, as if it had been seen `prior_visits` times.
 """
 
 import dataclasses

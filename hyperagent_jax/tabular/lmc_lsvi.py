@@ -29,7 +29,7 @@ class Config:
         beta: regularisation of the weights, towards zero.
         sigma: the temperature T is 2 sigma^2, which makes sigma^2 / (N + beta) the variance of the weight of a
             pair with N visits, up to the error of finite steps: as in HyperAgent.
-        is_stepwise: whether to take the steps one after the other, as the algorithm is written. Otherwise the
+        is_stepwise: whether to take the steps one at a time, as the algorithm is written. Otherwise the
             place where they end is drawn at once: the steps are linear, so it is Gaussian and known.
     """
 

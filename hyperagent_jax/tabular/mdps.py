@@ -23,7 +23,7 @@ class FiniteMdp(NamedTuple):
     """An MDP of fixed horizon H whose transitions may differ from stage to stage.
 
     Attributes:
-        transitions: P_t(x' | x, a), [H, S, A, S]; those of the last stage lead nowhere and count for nothing.
+        transitions: P_t(x' | x, a), [H, S, A, S]; those of the last stage have no effect.
         rewards: r_t(x, a), [H, S, A].
         start: distribution of the first state, [S].
     """

@@ -15,7 +15,7 @@ class Config:
     """Settings of R-max.
 
     Attributes:
-        unknown_value: what an unknown action is worth: the largest return there is.
+        unknown_value: what an unknown action is worth: the largest possible return.
         min_visits: visits that make an action known; one where outcomes are not random.
     """
 

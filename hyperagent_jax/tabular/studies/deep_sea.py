@@ -55,7 +55,7 @@ class Config(agents_lib.Settings):
         if min(self.sizes, default=0) < 1:
             raise ValueError("sizes must be whole numbers from 1 on")
         for changes in self.variants():
-            dataclasses.replace(self, index_dims=(), **changes)  # refuses what none could have
+            dataclasses.replace(self, index_dims=(), **changes)  # checks the values
 
     def variants(self) -> list[dict]:
         """What differs between the lines of hyperagent."""
