@@ -20,11 +20,11 @@ class CheckpointError(errors.UserError):
     """A checkpoint that cannot be written or used."""
 
 
-def _is_key(leaf) -> bool:
+def _is_key(leaf: Any) -> bool:
     return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
-def _named_leaves(tree) -> dict[str, Any]:
+def _named_leaves(tree: Any) -> dict[str, Any]:
     return {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
 
 
@@ -46,7 +46,7 @@ def save(path: str | os.PathLike, tree: Any, facts: dict[str, Any]) -> None:
     unfinished = _unfinished(path)
     try:
         with open(unfinished, "wb") as f:
-            np.savez(f, **arrays)
+            np.savez(f, **arrays)  # type: ignore[arg-type]  # numpy's types mistake names for `allow_pickle`
             f.flush()
             os.fsync(f.fileno())
         os.replace(unfinished, path)
@@ -60,7 +60,7 @@ def _unfinished(path: pathlib.Path) -> pathlib.Path:
 
 
 def delete(path: str | os.PathLike) -> None:
-    """Removes a checkpoint if there is one, and what a process that was killed while writing it has left."""
+    """Removes a checkpoint, if it exists, and the partial file of an interrupted write."""
     path = pathlib.Path(path)
     path.unlink(missing_ok=True)
     _unfinished(path).unlink(missing_ok=True)
@@ -105,7 +105,7 @@ def load(path: str | os.PathLike, like: Any) -> Any:
     Args:
         path: the file.
         like: a pytree of arrays of the same structure, shapes and types, or `Unsized`. Its numpy arrays are filled
-            in place, one after the other, so that large ones are in memory once only.
+            in place, one at a time, so that large ones are in memory only once.
 
     Returns:
         The tree: numpy arrays where `like` has them, the others on the default device.
@@ -119,7 +119,7 @@ def load(path: str | os.PathLike, like: Any) -> Any:
                 f"{sorted(set(expected) - found)[:3]} and has {sorted(found - set(expected))[:3]} instead"
             )
 
-        def restore(name, leaf):
+        def restore(name: str, leaf: Any) -> np.ndarray | jax.Array:
             array = arrays[name] if isinstance(leaf, np.ndarray | Unsized) else jnp.asarray(arrays[name])
             if _is_key(leaf):
                 array = jax.random.wrap_key_data(array, impl=jax.random.key_impl(leaf))

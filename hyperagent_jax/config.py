@@ -1,6 +1,6 @@
 """Settings of config dataclasses: from command-line flags, from JSON, and for a run."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 import dataclasses
 import json
 import re
@@ -53,7 +53,7 @@ def settings_of(config_class: Any) -> dict[str, Setting]:
 
 
 def cap_replay(config: Any, num_interactions: int) -> Any:
-    """The same config with a replay no longer than a whole run of so many interactions."""
+    """Returns the config with a replay no larger than a run of `num_interactions` can fill."""
     return dataclasses.replace(config, replay_capacity=min(config.replay_capacity, num_interactions))
 
 
@@ -64,9 +64,13 @@ def is_list(annotation: Any) -> bool:
 
 def _define(name: str, annotation: Any, text: str, values: flags.FlagValues) -> None:
     if is_list(annotation):
-        define = flags.DEFINE_list
+        define: Callable[..., Any] = flags.DEFINE_list
     else:
-        types = {bool: flags.DEFINE_bool, int: flags.DEFINE_integer, float: flags.DEFINE_float}
+        types: dict[Any, Callable[..., Any]] = {
+            bool: flags.DEFINE_bool,
+            int: flags.DEFINE_integer,
+            float: flags.DEFINE_float,
+        }
         kind, *_ = get_args(annotation) or (annotation,)  # int | None
         define = types.get(kind, flags.DEFINE_string)
     define(name, None, text, flag_values=values)

@@ -12,11 +12,11 @@ import shlex
 import subprocess
 import sys
 import types
-from typing import Any, TextIO
+from typing import Any, SupportsFloat, TextIO
 
 from hyperagent_jax import errors
 
-# What became of a run: all of it; less, as asked for; not run, because something is missing here; crashed.
+# How a run ended: complete; stopped early on request; not run, because something is missing; crashed.
 FINISHED, PARTIAL, SKIPPED, FAILED = "finished", "partial", "skipped", "failed"
 
 _PACKAGES = ("jax", "jaxlib", "flax", "optax", "chex", "rlax", "numpy", "dm-env", "bsuite", "envpool")
@@ -49,7 +49,7 @@ def _processor() -> str:
 
 
 def _commit() -> str:
-    def git(*arguments):
+    def git(*arguments: str) -> str:
         folder = pathlib.Path(__file__).parent
         return subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True, check=True).stdout
 
@@ -60,12 +60,12 @@ def _commit() -> str:
         return "unknown"
 
 
-def number(x) -> float:
+def number(x: SupportsFloat) -> float:
     """A number as rows of results have it."""
     return float(f"{float(x):.6g}")
 
 
-def ratio(total, count) -> float | str:
+def ratio(total: Any, count: Any) -> float | str:
     """An average as rows of results have it; blank of nothing."""
     return number(total / count) if count else ""
 

@@ -13,6 +13,8 @@ MAX_SEED = 2**31
 
 Array = jax.Array
 PRNGKey = jax.Array
+# What environments outside JAX show: arrays, or numpy's scalars such as np.int32.
+HostArray = np.ndarray | np.generic
 Params = Any
 # What a network knows about one state before an index is chosen. For networks that are linear in
 # the index it is the array of coefficients [num_actions, index_dim + 1], the mean in the last column.

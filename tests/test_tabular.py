@@ -141,7 +141,7 @@ def test_load_reads_what_was_saved(tiny, tmp_path):
     np.savez(tmp_path / "part.npz", start=tiny.start)
     (tmp_path / "text.npz").write_text("nothing")
     for name in ("part.npz", "text.npz", "none.npz"):
-        with pytest.raises(ValueError, match="is no npz file with the arrays transitions, rewards, start"):
+        with pytest.raises(ValueError, match="is not an npz file with the arrays transitions, rewards, start"):
             mdps.load(tmp_path / name)
 
 

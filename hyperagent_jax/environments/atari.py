@@ -1,6 +1,8 @@
 """Atari games through envpool; the only file that imports envpool."""
 
 import functools
+import types as python_types
+from typing import Any
 
 import numpy as np
 
@@ -42,7 +44,7 @@ _SETTINGS = dict(
 )
 
 
-def _envpool():
+def _envpool() -> python_types.ModuleType:
     try:
         import envpool
     except ImportError as error:
@@ -51,7 +53,7 @@ def _envpool():
 
 
 def check_game(game: str) -> None:
-    """Refuses a game that envpool does not have."""
+    """Raises UserError for a game that envpool does not have."""
     specs = _envpool().registration.registry.specs  # of Atari's and of other environments
     known = {name.removesuffix("-v5") for name, (module, *_) in specs.items() if module == "envpool.atari"}
     if game not in known:
@@ -60,7 +62,7 @@ def check_game(game: str) -> None:
         raise errors.UserError(f"unknown game {game!r}; {hint}")
 
 
-def _make(game: str, num_envs: int, seed: tuple, max_frames: int, **settings):
+def _make(game: str, num_envs: int, seed: tuple[int, ...], max_frames: int, **settings: Any) -> Any:
     number = int(np.random.SeedSequence(seed).generate_state(1)[0]) % 2**31
     return _envpool().make_gymnasium(
         f"{game}-v5",
@@ -99,8 +101,8 @@ class Atari(base.VectorEnvironment):
             num_envs: how many.
             seed: numbers that determine all of them.
             is_training: whether rewards are clipped to [-1, 1] and a lost life ends an episode.
-            fires_after_life: whether a game that goes on after a lost life does so with no-ops and FIRE, as it
-                begins; in training it always does.
+            fires_after_life: whether a game continues after a lost life with no-ops and FIRE, as it begins; in
+                training it always does.
             max_frames: a game is truncated after this many frames.
             batch_size: number of games that `recv` waits for; all of them (synchronous) by default.
         """
@@ -131,7 +133,7 @@ class Atari(base.VectorEnvironment):
     def recv(self) -> base.VectorStep:
         observations, rewards, terminated, truncated, info = self._pool.recv()
         env_ids = np.asarray(info["env_id"])
-        # The step after an end ignores its action and shows the next start: it is no transition.
+        # The step after an end ignores its action and shows the next start: it is not a transition.
         is_first = self._was_last[env_ids]
         game_over = (info["terminated"] != 0) | truncated
         last = (terminated | truncated if self._is_training else game_over) & ~is_first
@@ -176,7 +178,7 @@ class Screen:
         self.picture = self._picture(self._pool.step(np.array([action], np.int32))[0])
 
     @staticmethod
-    def _picture(observations):
+    def _picture(observations: np.ndarray) -> np.ndarray:
         return np.moveaxis(observations[0], 0, -1).copy()  # [210, 160, 3]
 
     def close(self) -> None:

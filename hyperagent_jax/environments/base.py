@@ -47,12 +47,12 @@ class VectorStep(NamedTuple):
     Attributes:
         env_ids: which ones, [k].
         observations: stacks of frames, the newest last, [k, frames, height, width]; uint8.
-        is_first: whether the observation begins an episode; the step that led here is then no transition, [k].
+        is_first: whether the observation begins an episode; the step that led here is then not a transition, [k].
         rewards: rewards to learn from, [k].
         scores: the rewards of the game itself, [k].
         terminated: whether the episode terminated here, [k].
         last: whether it ended here, terminated or truncated, [k].
-        game_over: whether the game itself ended here, of which an episode may be a part, [k].
+        game_over: whether the game itself ended here; a game may have several episodes, [k].
     """
 
     env_ids: np.ndarray
@@ -76,7 +76,7 @@ class VectorEnvironment(Protocol):
     batch_size: int  # number that `recv` waits for; all of them if they are synchronous
 
     def reset(self) -> VectorStep:
-        """Begins all environments and waits as `recv` does."""
+        """Resets all environments and waits as `recv` does."""
 
     def send(self, actions: np.ndarray, env_ids: np.ndarray) -> None:
         """Starts a step of these environments."""

@@ -4,6 +4,7 @@ from collections.abc import Callable
 import functools
 import inspect
 import pathlib
+import types as python_types
 from typing import NamedTuple
 import zlib
 
@@ -46,12 +47,12 @@ class Problem(NamedTuple):
     """
 
     spec: types.EnvironmentSpec
-    observe: Callable[[np.ndarray], np.ndarray]
+    observe: Callable[[np.ndarray], types.HostArray]
     num_episodes: int
     longest_episode: int
 
 
-def _bsuite():
+def _bsuite() -> tuple[python_types.ModuleType, python_types.ModuleType]:
     try:
         import bsuite
         from bsuite import sweep
@@ -72,7 +73,7 @@ def make_deep_sea(size: int, *, deterministic: bool, seed: int, mapping_seed: in
     return _deep_sea_class()(size, deterministic=deterministic, seed=seed, mapping_seed=mapping_seed)
 
 
-def cell(observation: np.ndarray) -> np.ndarray:
+def cell(observation: np.ndarray) -> np.int32:
     """The integer state of DeepSea's one-hot grid; 0 for the blank one after an episode, which has no value."""
     return np.int32(observation.argmax())
 
@@ -122,13 +123,13 @@ def _mnist_problem() -> str:
 def make(bsuite_id: str, seed: int, csv_folder: str | pathlib.Path | None = None) -> dm_env.Environment:
     """The environment of a bsuite id with bsuite's settings.
 
-    Where bsuite leaves the environment's own seed open, it comes from the id and `seed`, so that runs can be
-    repeated.
+    Where bsuite does not set the environment's seed, it is derived from the id and `seed`, so that runs are
+    reproducible.
 
     Args:
         bsuite_id: the id.
         seed: seed of the run.
-        csv_folder: where bsuite's logging writes the id's csv file, replacing one that is there; None for no log.
+        csv_folder: where bsuite's logging writes the id's csv file, replacing an existing one; None for no log.
     """
     bsuite, sweep = _bsuite()
     experiment = bsuite_id.split(sweep.SEPARATOR)[0]
@@ -150,7 +151,7 @@ def make(bsuite_id: str, seed: int, csv_folder: str | pathlib.Path | None = None
 
 
 def last_logged(episodes: int) -> int:
-    """The last of so many episodes that bsuite's logging writes a row of."""
+    """Returns the last of the first `episodes` episodes that bsuite's logging writes a row for."""
     scale = 10 ** (len(str(episodes)) - 1)
     tenths = (10, 12, 14, 17, 20, 25, 30, 40, 50, 60, 70, 80, 90)
     logged = [scale * tenth // 10 for tenth in tenths if scale * tenth % 10 == 0]
@@ -180,7 +181,8 @@ def problem(bsuite_id: str) -> Problem:
     environment = make(bsuite_id, seed=0)
     num_actions, shape = environment.action_spec().num_values, environment.observation_spec().shape
     if experiment in ("deep_sea", "deep_sea_stochastic"):
-        spec, observe = types.EnvironmentSpec(num_actions, (), settings["size"] ** 2), cell
+        spec = types.EnvironmentSpec(num_actions, (), settings["size"] ** 2)
+        observe: Callable[[np.ndarray], types.HostArray] = cell
     else:
         spec, observe = types.EnvironmentSpec(num_actions, shape), np.asarray
     return Problem(spec, observe, num_episodes(bsuite_id), _LONGEST_EPISODE[experiment](settings))

@@ -60,16 +60,16 @@ def make_deep_sea(size: int, deterministic: bool = True, noisy_rewards: bool = T
     if size < 1:
         raise ValueError(f"DeepSea's size must be at least 1, got {size}")
 
-    def observe(row, column):
+    def observe(row: types.Array, column: types.Array) -> types.Array:
         return jnp.minimum(row, size - 1) * size + column
 
-    def reset(state, noise):
+    def reset(state: DeepSeaState, noise: StepNoise | None) -> tuple[DeepSeaState, base.TimeStep]:
         del noise
         zero = jnp.zeros_like(state.row)
         start = base.TimeStep(zero, jnp.zeros(()), jnp.ones(()), jnp.zeros((), bool))
         return state._replace(row=zero, column=zero), start
 
-    def draw(key):
+    def draw(key: types.PRNGKey) -> StepNoise | None:
         if deterministic:
             return None
         return StepNoise(
@@ -77,12 +77,15 @@ def make_deep_sea(size: int, deterministic: bool = True, noisy_rewards: bool = T
             jax.random.normal(types.fold_in_tag(key, "reward")),
         )
 
-    def step(state, action, noise):
+    def step(
+        state: DeepSeaState, action: types.Array, noise: StepNoise | None
+    ) -> tuple[DeepSeaState, base.TimeStep]:
         row, column = state.row, state.column
         right = action == state.right_action[row, column]
         reward = jnp.where(right & (column == size - 1), 1.0, 0.0)
         moves_right = right
         if not deterministic:
+            assert noise is not None  # see `draw`
             noisy = noisy_rewards & (row == size - 1) & ((column == 0) | (column == size - 1))
             reward += jnp.where(noisy, noise.reward, 0.0)
             moves_right = right & (noise.wind > 1 / size)

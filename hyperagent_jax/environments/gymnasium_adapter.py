@@ -1,5 +1,6 @@
 """gymnasium's environments as dm_env environments; the only file that imports gymnasium."""
 
+import types as python_types
 from typing import Any
 
 import dm_env
@@ -9,7 +10,7 @@ from hyperagent_jax import errors
 from hyperagent_jax import types
 
 
-def _gymnasium():
+def _gymnasium() -> python_types.ModuleType:
     try:
         import gymnasium
     except ImportError as error:
@@ -21,7 +22,7 @@ class GymnasiumEnvironment(dm_env.Environment):
     """A gymnasium environment with discrete actions.
 
     Truncated episodes end with discount 1, so that the agent bootstraps from their last observation; terminated
-    ones with discount 0. The environment's random numbers come from one seed, so that a run can be repeated.
+    ones with discount 0. The environment's random numbers come from one seed, so that a run is reproducible.
     """
 
     def __init__(self, environment: Any, seed: int):
@@ -42,7 +43,7 @@ class GymnasiumEnvironment(dm_env.Environment):
             raise errors.UserError(f"{environment} has no discrete actions: {environment.action_space}")
         if not isinstance(environment.observation_space, spaces.Box | spaces.Discrete):
             raise errors.UserError(
-                f"the observations of {environment} are no arrays or integers: wrap it in "
+                f"the observations of {environment} are neither arrays nor integers: wrap it in "
                 "gymnasium.wrappers.FlattenObservation"
             )
         self._environment = environment
@@ -61,7 +62,7 @@ class GymnasiumEnvironment(dm_env.Environment):
 
     def reset(self) -> dm_env.TimeStep:
         observation, _ = self._environment.reset(seed=self._seed)
-        self._seed = None  # later episodes go on with the same random numbers
+        self._seed = None  # later episodes continue the same stream of random numbers
         return dm_env.restart(self._observe(observation))
 
     def step(self, action: int) -> dm_env.TimeStep:
@@ -69,7 +70,7 @@ class GymnasiumEnvironment(dm_env.Environment):
         end = dm_env.termination if terminated else dm_env.truncation if truncated else dm_env.transition
         return end(float(reward), self._observe(observation))
 
-    def _observe(self, observation):
+    def _observe(self, observation: Any) -> types.HostArray:
         if self._is_integer:
             return np.int32(observation - self._first_state)
         return np.asarray(observation, np.float32)

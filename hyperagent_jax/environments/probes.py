@@ -4,6 +4,7 @@ Each one asks a single question of an agent, so that the first one it fails name
 `combined` asks all of them at once, for the price of one program.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
@@ -39,7 +40,14 @@ class Probe(NamedTuple):
 END = -1
 
 
-def _make_probe(rewards, successors, q_values, *, num_starts=1, max_steps=None) -> Probe:
+def _make_probe(
+    rewards: Sequence[Sequence[float]],
+    successors: Sequence[Sequence[int]],
+    q_values: Sequence[Sequence[float]],
+    *,
+    num_starts: int = 1,
+    max_steps: int | None = None,
+) -> Probe:
     """Makes a deterministic probe from its tables.
 
     Args:
@@ -49,25 +57,25 @@ def _make_probe(rewards, successors, q_values, *, num_starts=1, max_steps=None) 
         num_starts: episodes start in one of the states 0 .. num_starts - 1, drawn uniformly.
         max_steps: episodes are truncated after this many steps; None for never.
     """
-    rewards, successors = jnp.asarray(rewards, jnp.float32), jnp.asarray(successors, jnp.int32)
-    num_states, num_actions = rewards.shape
+    reward_table, successor_table = jnp.asarray(rewards, jnp.float32), jnp.asarray(successors, jnp.int32)
+    num_states, num_actions = reward_table.shape
 
-    def draw(key):
+    def draw(key: types.PRNGKey) -> types.Array:
         return jax.random.randint(key, (), 0, num_starts)
 
-    def reset(state, noise):
+    def reset(state: ProbeState, noise: types.Array) -> tuple[ProbeState, base.TimeStep]:
         start = base.TimeStep(noise, jnp.zeros(()), jnp.ones(()), jnp.zeros((), bool))
         return ProbeState(noise, jnp.zeros_like(state.steps)), start
 
-    def step(state, action, noise):
+    def step(state: ProbeState, action: types.Array, noise: types.Array) -> tuple[ProbeState, base.TimeStep]:
         del noise
-        successor = successors[state.position, action]
+        successor = successor_table[state.position, action]
         terminated = successor == END
         position = jnp.where(terminated, state.position, successor)
         steps = state.steps + 1
         last = terminated if max_steps is None else terminated | (steps == max_steps)
         discount = jnp.where(terminated, 0.0, 1.0)
-        reward = rewards[state.position, action]
+        reward = reward_table[state.position, action]
         return ProbeState(position, steps), base.TimeStep(position, reward, discount, last)
 
     spec = types.EnvironmentSpec(num_actions=num_actions, observation_shape=(), num_states=num_states)

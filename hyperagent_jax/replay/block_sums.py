@@ -10,11 +10,11 @@ _BLOCK = 1024
 
 
 class BlockSums:
-    """Weights at the positions 0 .. capacity - 1, zero at first.
+    """Weights at the positions 0 .. capacity - 1, initially zero.
 
     Attributes:
         weights: the weights, [blocks, 1024].
-        sums: their sums, [blocks]; in double precision, so that a small weight counts beside many others.
+        sums: their sums, [blocks]; in double precision, so that a small weight counts among many others.
     """
 
     def __init__(self, capacity: int):
@@ -29,7 +29,7 @@ class BlockSums:
         self.refresh(np.unique(np.asarray(positions) // _BLOCK))
 
     def refresh(self, blocks: np.ndarray | slice = slice(None)) -> None:
-        """Sums blocks anew, so that rounding errors do not add up."""
+        """Recomputes the sums of blocks, so that rounding errors do not accumulate."""
         self.sums[blocks] = self.weights[blocks].sum(axis=-1, dtype=np.float64)
 
     def find(self, quantiles: np.ndarray) -> np.ndarray:

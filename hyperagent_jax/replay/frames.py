@@ -8,7 +8,7 @@ to n rows later. A transition can be drawn as long as all rows it needs are ther
 import collections
 from concurrent import futures
 import math
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from hyperagent_jax import types
 from hyperagent_jax.replay import block_sums
 from hyperagent_jax.replay import ring
 
-# Frames go to a checkpoint in pieces of about this many bytes, so that reading one needs little memory beside.
+# Frames go to a checkpoint in pieces of about this many bytes, so that reading one needs little extra memory.
 _PIECE = 2**26
 _NONE = -1
 
@@ -90,7 +90,7 @@ class Rows(NamedTuple):
     Attributes:
         env_ids: the environments, [k], each at most once.
         observations: their stacks of frames, the newest last, [k, frames, height, width].
-        is_first: whether the observation begins an episode; the step that led here is then no transition, [k].
+        is_first: whether the observation begins an episode; the step that led here is then not a transition, [k].
         rewards: reward of the step that led here, [k].
         terminated: whether the episode terminated here, [k].
         last: whether it ended here, terminated or truncated, [k].
@@ -111,7 +111,7 @@ class Rows(NamedTuple):
 
 
 class FrameReplay:
-    """The replay. One thread uses it; batches asked for ahead are gathered by another."""
+    """The replay. One thread uses it; prefetched batches are gathered by another."""
 
     def __init__(self, settings: Settings):
         settings.check()
@@ -186,7 +186,7 @@ class FrameReplay:
             complete = open_ones & (rows.last | (k == settings.n_step))
             discounts = np.where(rows.terminated, 0.0, settings.discount**k)
             self._complete(begun[complete], k, discounts[complete])
-        # After the end there is nothing open: what follows begins an episode.
+        # No transition stays open after the end: the next row begins an episode.
         self._steps[env_ids] = np.where(rows.last, 0, steps)
         self._rows[env_ids] += 1
 
@@ -197,15 +197,17 @@ class FrameReplay:
         depths = np.minimum(self._depths[places].astype(np.int64) + 1, frames - 1)
         for i in np.flatnonzero(rows.is_first):
             stack = rows.observations[i]
-            # After a lost life the stack goes on, after the end of a game it is filled with the first frame.
+            # After a lost life the stack continues, after the end of a game it is filled with the first frame.
             if np.all(stack == stack[-1]):
                 depths[i] = 0
             elif not np.array_equal(stack[:-1], self._stacks(places[i : i + 1])[0, 1:]):
-                raise ValueError("an episode must begin with a stack that goes on or repeats one frame")
+                raise ValueError(
+                    "an episode must begin with a stack that continues the one before or repeats one frame"
+                )
         return depths
 
     def _make_room(self, env_ids: np.ndarray) -> None:
-        """Gives up the transitions that need a row which is about to be overwritten."""
+        """Drops the transitions that need a row which is about to be overwritten."""
         needing = self._rows[env_ids] - self.settings.num_rows + self.settings.stack_shape[0] - 1
         numbers = self._transitions[self._places(env_ids, needing)][needing >= 0]
         if len(numbers):
@@ -256,7 +258,11 @@ class FrameReplay:
         """Waits until no other thread reads: rows may change after this."""
         futures.wait(self._ahead)
 
-    def _choose(self, bits):
+    def _find(self, quantiles: np.ndarray) -> np.ndarray:
+        assert self._weights is not None  # only called with a positive `priority_fraction`
+        return self._weights.find(quantiles)
+
+    def _choose(self, bits: np.ndarray) -> np.ndarray:
         if not self.size:
             raise ValueError("the replay is empty")
         settings, oldest = self.settings, int(self._counts[1])
@@ -265,7 +271,7 @@ class FrameReplay:
             self.added,
             np.int64(self.size),
             settings.capacity,
-            lambda quantiles: self._weights.find(quantiles),
+            self._find,
             recent_fraction=settings.recent_fraction,
             priority_fraction=settings.priority_fraction,
             oldest=oldest,
@@ -273,31 +279,33 @@ class FrameReplay:
         ).astype(np.int64)
         return oldest + (slots - oldest) % settings.capacity
 
-    def _gather(self, numbers):
+    def _gather(self, numbers: np.ndarray) -> tuple[types.Batch, np.ndarray]:
         starts = self._starts[numbers % self.settings.capacity]
         ends = starts + self._lengths[starts].astype(np.int64) * self.settings.num_envs
         ends %= self.settings.num_rows * self.settings.num_envs
+        # Compiled functions take numpy arrays too: the casts are for the type checker.
         transitions = types.Transition(
-            self._stacks(starts),
+            cast(types.Array, self._stacks(starts)),
             self._actions[starts],
             self._returns[starts],
             self._discounts[starts],
-            self._stacks(ends),
+            cast(types.Array, self._stacks(ends)),
             self._perturbations[starts],
         )
-        return types.Batch(transitions, np.int32(self.size), self._priors[starts], self._priors[ends]), numbers
+        size = cast(types.Array, np.int32(self.size))
+        return types.Batch(transitions, size, self._priors[starts], self._priors[ends]), numbers
 
     def update(self, numbers: np.ndarray, losses: np.ndarray) -> None:
         """Makes the losses [n] of the transitions with these numbers their priorities."""
         if self._weights is None:
             return
         errors, newest = ring.new_priorities(np.asarray(losses), self._newest_priority[0], xp=np)
-        there = numbers >= self._counts[1]  # others were given up since they were drawn
+        there = numbers >= self._counts[1]  # the others were dropped since they were drawn
         self._weights.set(numbers[there] % self.settings.capacity, errors[there])
         self._newest_priority[0] = newest
 
     def state(self) -> dict[str, Any]:
-        """All there is to save, as views of the arrays in use: filling those of an equal replay restores it.
+        """Everything to save, as views of the arrays in use: filling those of an equal replay restores it.
 
         Which rows are in use depends on `progress`, to which the other replay must be brought first.
         """
@@ -305,7 +313,9 @@ class FrameReplay:
         used = int(min(self._rows.max(), self.settings.num_rows))
         row_bytes = math.prod(self.settings.stack_shape[1:]) * self.settings.num_envs
         per_piece = max(1, _PIECE // row_bytes)
-        state = {name: array[:used] for name, array in self._arrays.items() if name not in ("frames", "starts")}
+        state: dict[str, Any] = {
+            name: array[:used] for name, array in self._arrays.items() if name not in ("frames", "starts")
+        }
         frames = self._arrays["frames"]
         state["frames"] = [frames[i : min(i + per_piece, used)] for i in range(0, used, per_piece)]
         state["starts"] = self._starts[: min(self.added, self.settings.capacity)]
@@ -319,7 +329,7 @@ class FrameReplay:
         return {"rows": self._rows.tolist(), "counts": self._counts.tolist()}
 
     def set_progress(self, progress: dict[str, list[int]]) -> None:
-        """Takes over the counters of a saved replay, before its `state` is filled in."""
+        """Sets the counters to those of a saved replay, before its `state` is filled in."""
         self._rows[:], self._counts[:] = progress["rows"], progress["counts"]
 
     def restored(self) -> None:

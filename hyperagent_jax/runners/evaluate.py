@@ -30,17 +30,17 @@ def make_evaluator(
         agent: the agent.
         environment: the environment.
         num_episodes: number of episodes, run side by side.
-        max_steps: episodes are cut after this many steps.
+        max_steps: episodes are truncated after this many steps.
     """
     actor, act = agent.evaluation_actor, policy.make_act(agent)
 
-    def evaluate(variables, environment_state, key):
+    def evaluate(variables: types.Variables, environment_state: Any, key: types.PRNGKey) -> types.Array:
         keys = jax.random.split(key, num_episodes)
         noise = jax.vmap(environment.draw)(keys)
         states, first = jax.vmap(environment.reset, (None, 0), axis_size=num_episodes)(environment_state, noise)
         indices = jax.vmap(actor.init)(keys)
 
-        def body(carry):
+        def body(carry: Any) -> Any:
             t, states, observations, indices, done, returns = carry
             step_keys = jax.vmap(jax.random.fold_in, (0, None))(keys, t)
             actions, indices = jax.vmap(act, (None, 0, 0, None, 0))(
@@ -86,7 +86,14 @@ class HostEvaluator:
         """
         act_once = policy.make_act(agent, epsilon=epsilon)
 
-        def act(variables, indices, observations, is_first, key, number):
+        def act(
+            variables: types.Variables,
+            indices: types.Array,
+            observations: types.Array,
+            is_first: types.Array,
+            key: types.PRNGKey,
+            number: types.Array,
+        ) -> tuple[types.Array, types.Array]:
             keys = jax.random.split(jax.random.fold_in(key, number), len(is_first))
             over_environments = jax.vmap(act_once, (None, 0, 0, 0, 0))
             return over_environments(variables, observe(observations), indices, is_first, keys)
@@ -109,11 +116,11 @@ class HostEvaluator:
 
         Args:
             variables: what to act with.
-            environment: the environments, all of which answer at once.
+            environment: the environments, which must be synchronous.
             num_episodes: number of games.
             key: random key.
             should_stop: asked before every step.
-            on_step: told all actions.
+            on_step: called with the actions of every step.
         """
         num_envs = environment.num_envs
         wanted = num_episodes // num_envs + (np.arange(num_envs) < num_episodes % num_envs)

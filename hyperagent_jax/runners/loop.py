@@ -1,7 +1,7 @@
 """Any dm_env environment: Python steps it, one jitted dispatch per step learns and acts."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import dm_env
 import jax
@@ -27,11 +27,11 @@ class Program(NamedTuple):
         begin: maps (state, noise, step, its place in the noise) to (state, action of that step).
         proceed: maps (state, metrics, noise, step, its place in the noise, action, TimeStep, next observation,
             is_learning) to (state, metrics, next action): learns from a step and chooses the action of the next.
-            State and metrics are used up.
+            State and metrics are donated.
     """
 
     agent: agents_base.Agent
-    init: Callable[[types.PRNGKey, types.Array], core_lib.SeedState]
+    init: Callable[[types.PRNGKey, types.HostArray], core_lib.SeedState]
     steps_per_draw: int
     draw: Callable[[types.PRNGKey, int], core_lib.StepNoise]
     begin: Callable[..., tuple[core_lib.SeedState, types.Array]]
@@ -43,18 +43,30 @@ def make_program(agent: agents_base.Agent) -> Program:
     core = core_lib.make_core(agent)
     steps_per_draw = core_lib.steps_per_draw(jax.eval_shape(core.draw, jax.random.key(0)))
 
-    def draw(key, step):
+    def draw(key: types.PRNGKey, step: types.Array) -> core_lib.StepNoise:
         steps = step + jnp.arange(steps_per_draw + 1)
         return jax.vmap(lambda t: core.draw(jax.random.fold_in(key, t)))(steps)
 
-    def begin(state, noises, step, place):
+    def begin(
+        state: core_lib.SeedState, noises: core_lib.StepNoise, step: types.Array, place: types.Array
+    ) -> tuple[core_lib.SeedState, types.Array]:
         noise = jax.tree.map(lambda x: x[place], noises)
         acted, action = core.act(state, noise)
         is_greedy = step >= agent.config.min_replay
         indices = jnp.where(is_greedy, acted.indices, state.indices)
         return state._replace(indices=indices), jnp.where(is_greedy, action, core.act_randomly(noise))
 
-    def proceed(state, totals, noises, step, place, action, timestep, next_observation, is_learning):
+    def proceed(
+        state: core_lib.SeedState,
+        totals: core_lib.Metrics,
+        noises: core_lib.StepNoise,
+        step: types.Array,
+        place: types.Array,
+        action: types.Array,
+        timestep: environments_base.TimeStep,
+        next_observation: types.Array,
+        is_learning: bool,
+    ) -> tuple[core_lib.SeedState, core_lib.Metrics, types.Array]:
         for observation in (timestep.observation, next_observation):
             if observation.dtype != state.observation.dtype:
                 raise ValueError(
@@ -69,21 +81,20 @@ def make_program(agent: agents_base.Agent) -> Program:
         state, next_action = begin(state, noises, step + 1, place + 1)
         return state, jax.tree.map(jnp.add, totals, metrics), next_action
 
-    def init(key, observation):
+    def init(key: types.PRNGKey, observation: types.HostArray) -> core_lib.SeedState:
         return core.init(key, jnp.array(observation), None)  # a copy: environments may use their array again
 
-    proceed = jax.jit(proceed, donate_argnums=(0, 1), static_argnames="is_learning")
-    return Program(agent, init, steps_per_draw, jax.jit(draw), jax.jit(begin), proceed)
+    learn_and_act = jax.jit(proceed, donate_argnums=(0, 1), static_argnames="is_learning")
+    return Program(agent, init, steps_per_draw, jax.jit(draw), jax.jit(begin), learn_and_act)
 
 
 class OnlineAgent:
     """An agent that acts and learns step by step, in the interface of bsuite's baseline agents.
 
-    `update` only notes the transition; the next `select_action` learns from it and acts in one dispatch. The
+    `update` only stores the transition; the next `select_action` learns from it and acts in one dispatch. The
     random numbers of every step are the scan runner's, so both give the same run where their environments do.
 
     Attributes:
-        state: its SeedState; None before the first action.
         steps: number of transitions so far.
     """
 
@@ -91,52 +102,58 @@ class OnlineAgent:
         self,
         program: Program,
         key: types.PRNGKey,
-        observe: Callable[[np.ndarray], np.ndarray] = np.asarray,
+        observe: Callable[[np.ndarray], types.HostArray] = np.asarray,
     ):
         """Makes an agent that has not learned anything.
 
         Args:
             program: `make_program(agent)`.
-            key: what all its random numbers come from.
+            key: source of all its random numbers.
             observe: turns the environment's observations into those that the agent was made for.
         """
-        self.state: core_lib.SeedState | None = None
         self.steps = 0
+        self._state: core_lib.SeedState | None = None  # made with the first observation
         self._key = key
         self._observe = observe
         self._program = program
-        self._noted = None
-        self._noise = None
-        self._noise_begins: int | None = None
+        self._noted: tuple[np.int32, environments_base.TimeStep] | None = None
+        self._noise: tuple[int, core_lib.StepNoise] | None = None  # and the step it begins with
         self._metrics = core_lib.zero_metrics()
 
-    def _random_numbers(self, step):
+    @property
+    def state(self) -> core_lib.SeedState:
+        """Its SeedState, which exists from the first action on."""
+        if self._state is None:
+            raise ValueError("the agent has no state yet: call select_action or restore first")
+        return self._state
+
+    def _random_numbers(self, key: types.PRNGKey, step: int) -> tuple[core_lib.StepNoise, int, int]:
         """The noise that has those of a step and of the next one, the step and its place in the noise."""
         place = step % self._program.steps_per_draw
-        if self._noise_begins != step - place:
-            self._noise_begins = step - place
-            self._noise = self._program.draw(self.state.key, self._noise_begins)
-        return self._noise, step, place
+        if self._noise is None or self._noise[0] != step - place:
+            self._noise = step - place, self._program.draw(key, step - place)
+        return self._noise[1], step, place
 
     def select_action(self, timestep: dm_env.TimeStep) -> int:
         """The action in a timestep; it is the last `update`'s or the first of an episode."""
         observation = self._observe(timestep.observation)
         if self._noted is None:
-            if self.state is None:
-                self.state = self._program.init(self._key, observation)
-            else:  # an episode that is not the one of the last `update`, or an action that is asked for again
-                self.state = self.state._replace(
+            state = self._state
+            if state is None:
+                state = self._program.init(self._key, observation)
+            else:  # an episode that is not the one of the last `update`, or a repeated call for the same action
+                state = state._replace(
                     observation=jnp.array(observation),
                     is_first=jnp.asarray(timestep.first()),
-                    episode_return=jnp.where(timestep.first(), 0.0, self.state.episode_return),
+                    episode_return=jnp.where(timestep.first(), 0.0, state.episode_return),
                 )
-            self.state, action = self._program.begin(self.state, *self._random_numbers(self.steps))
+            self._state, action = self._program.begin(state, *self._random_numbers(state.key, self.steps))
         else:
             step = self.steps - 1
-            self.state, self._metrics, action = self._program.proceed(
+            self._state, self._metrics, action = self._program.proceed(
                 self.state,
                 self._metrics,
-                *self._random_numbers(step),
+                *self._random_numbers(self.state.key, step),
                 *self._noted,
                 observation,
                 is_learning=step >= self._program.agent.config.min_replay,
@@ -145,25 +162,27 @@ class OnlineAgent:
         return int(action)
 
     def update(self, timestep: dm_env.TimeStep, action: int, new_timestep: dm_env.TimeStep) -> None:
-        """Takes note of a transition."""
+        """Stores a transition for the next `select_action` to learn from."""
         del timestep  # whose observation `select_action` has seen
         if self._noted is not None:
             raise ValueError("update was called twice without select_action in between")
-        self._noted = (
-            np.int32(action),
-            environments_base.TimeStep(
+        # Compiled functions take numpy's arrays and scalars too: the cast is for the type checker.
+        fields = cast(
+            tuple[types.Array, types.Array, types.Array, types.Array],
+            (
                 np.array(self._observe(new_timestep.observation)),  # a copy, as in `make_program`
                 np.float32(new_timestep.reward),
                 np.float32(new_timestep.discount),
                 np.bool_(new_timestep.last()),
             ),
         )
+        self._noted = np.int32(action), environments_base.TimeStep(*fields)
         self.steps += 1
 
     def restore(self, state: core_lib.SeedState, steps: int) -> None:
         """Restores the agent to `state`, as it was after `steps` transitions. `state` is donated."""
-        self.state, self.steps = state, steps
-        self._noted = self._noise_begins = None
+        self._state, self.steps = state, steps
+        self._noted = self._noise = None
 
     def variables(self) -> types.Variables:
         """All that acting needs, as a copy that further learning leaves alone."""
@@ -192,14 +211,14 @@ class Loop:
         program: Program,
         make_environment: Callable[[], dm_env.Environment],
         key: types.PRNGKey,
-        observe: Callable[[np.ndarray], np.ndarray] = np.asarray,
+        observe: Callable[[np.ndarray], types.HostArray] = np.asarray,
     ):
         """Makes the environment, begins its first episode and chooses the first action.
 
         Args:
             program: `make_program(agent)`.
             make_environment: makes the environment; called again by `restore`.
-            key: what the agent's random numbers come from.
+            key: source of the agent's random numbers.
             observe: as in `OnlineAgent`.
         """
         self.agent = OnlineAgent(program, key, observe)
@@ -209,13 +228,13 @@ class Loop:
         # The action is chosen ahead, by the dispatch that learns from the step before.
         self._action = self.agent.select_action(self._timestep)
 
-    def _start(self):
+    def _start(self) -> None:
         self.episodes = 0
         self._taken: list[int] = []
         self._environment = self._make_environment()
         self._timestep = self._environment.reset()
 
-    def _step(self, action):
+    def _step(self, action: int) -> tuple[dm_env.TimeStep, dm_env.TimeStep]:
         """Steps the environment, and begins a new episode after the last step of one."""
         before, after = self._timestep, self._environment.step(action)
         self._taken.append(action)

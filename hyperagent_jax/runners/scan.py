@@ -16,6 +16,11 @@ from hyperagent_jax.agents import base as agents_base
 from hyperagent_jax.environments import base as environments_base
 from hyperagent_jax.runners import core as core_lib
 
+# The random numbers of one step: the agent's and the environment's.
+StepNoises = tuple[core_lib.StepNoise, Any]
+# What the steps of a loop carry.
+StateAndMetrics = tuple[core_lib.SeedState, core_lib.Metrics]
+
 
 class Runner(NamedTuple):
     """Attributes:
@@ -33,16 +38,18 @@ def make_runner(agent: agents_base.Agent, environment: environments_base.Environ
     config = agent.config
     core = core_lib.make_core(agent)
 
-    def init(key, environment_state):
+    def init(key: types.PRNGKey, environment_state: Any) -> core_lib.SeedState:
         noise = environment.draw(types.fold_in_tag(key, "reset"))
         environment_state, timestep = environment.reset(environment_state, noise)
         return core.init(key, timestep.observation, environment_state)
 
-    def draw(key, step):
+    def draw(key: types.PRNGKey, step: types.Array | int) -> StepNoises:
         key = jax.random.fold_in(key, step)
         return core.draw(key), environment.draw(types.fold_in_tag(key, "environment"))
 
-    def interact(state, action, noise, environment_noise):
+    def interact(
+        state: core_lib.SeedState, action: types.Array, noise: core_lib.StepNoise, environment_noise: Any
+    ) -> StateAndMetrics:
         environment_state, timestep = environment.step(state.environment, action, environment_noise)
         state, metrics = core.observe(state, action, timestep, noise)
         restarted, start = environment.reset(environment_state, environment_noise)
@@ -53,37 +60,41 @@ def make_runner(agent: agents_base.Agent, environment: environments_base.Environ
         )
         return state._replace(environment=environment_state, observation=observation), metrics
 
-    def random_step(state, noises):
+    def random_step(state: core_lib.SeedState, noises: StepNoises) -> StateAndMetrics:
         noise, environment_noise = noises
         return interact(state, core.act_randomly(noise), noise, environment_noise)
 
-    def learning_step(state, noises):
+    def learning_step(state: core_lib.SeedState, noises: StepNoises) -> StateAndMetrics:
         noise, environment_noise = noises
         state, action = core.act(state, noise)
         state, metrics = interact(state, action, noise, environment_noise)
         return core.learn(state, metrics, noise)
 
-    def run(states, start, num_steps):
+    def run(states: core_lib.SeedState, start: types.Array | int, num_steps: types.Array | int) -> StateAndMetrics:
         num_seeds = states.is_first.shape[0]
         draw_seeds = jax.vmap(draw, (0, None))
         block = core_lib.steps_per_draw(jax.eval_shape(draw_seeds, states.key, 0))
 
-        def loop_body(step_fn, noise):
-            def body(i, carry):
+        def loop_body(
+            step_fn: Callable[[core_lib.SeedState, StepNoises], StateAndMetrics], noise: StepNoises
+        ) -> Callable[[types.Array, StateAndMetrics], StateAndMetrics]:
+            def body(i: types.Array, carry: StateAndMetrics) -> StateAndMetrics:
                 states, metrics = carry
                 states, more = jax.vmap(step_fn)(states, jax.tree.map(lambda x: x[i], noise))
                 return states, jax.tree.map(jnp.add, metrics, more)
 
             return body
 
-        def run_block(carry):
+        def run_block(
+            carry: tuple[core_lib.SeedState, core_lib.Metrics, types.Array],
+        ) -> tuple[core_lib.SeedState, core_lib.Metrics, types.Array]:
             states, metrics, done = carry
             steps = start + done + jnp.arange(block)
             noise = jax.vmap(draw_seeds, (None, 0))(states.key, steps)
             end = jnp.minimum(block, num_steps - done)
             warm = jnp.clip(config.min_replay - (start + done), 0, end)
-            carry = jax.lax.fori_loop(0, warm, loop_body(random_step, noise), (states, metrics))
-            states, metrics = jax.lax.fori_loop(warm, end, loop_body(learning_step, noise), carry)
+            warmed = jax.lax.fori_loop(0, warm, loop_body(random_step, noise), (states, metrics))
+            states, metrics = jax.lax.fori_loop(warm, end, loop_body(learning_step, noise), warmed)
             return states, metrics, done + end
 
         begin = (states, core_lib.zero_metrics((num_seeds,)), jnp.zeros((), jnp.int32))

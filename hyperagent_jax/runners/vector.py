@@ -28,7 +28,7 @@ from hyperagent_jax.replay import frames as frames_lib
 def replay_settings(
     agent: agents_base.Agent, num_envs: int, stack_shape: tuple[int, int, int]
 ) -> frames_lib.Settings:
-    """The replay that an agent needs for so many environments."""
+    """Returns the settings of the replay that an agent needs for `num_envs` environments."""
     config = agent.config
     prior = jax.eval_shape(
         lambda key: agent.network.prior(agent.network.init(key).prior, jnp.zeros(_last(stack_shape), jnp.uint8)),
@@ -47,9 +47,10 @@ def replay_settings(
     )
 
 
-def _last(stack_shape):
+def _last(stack_shape: tuple[int, int, int]) -> tuple[int, int, int]:
     """The shape of a stack with its frames last, as networks take it."""
-    return (*stack_shape[1:], stack_shape[0])
+    frames, height, width = stack_shape
+    return height, width, frames
 
 
 def frames_last(stacks: types.Array) -> types.Array:
@@ -103,17 +104,32 @@ class VectorRunner:
         self._chosen = 0  # batches that were chosen ahead
         self._step: environments_base.VectorStep | None = None
 
-    def _make_act(self):
+    def _make_act(self) -> Callable[..., tuple[types.Array, types.Array, types.Array, types.Array]]:
         agent = self.agent
 
-        def act(learner, indices, key, stacks, env_ids, is_first, number, is_random):
+        def act(
+            learner: types.LearnerState,
+            indices: types.Array,
+            key: types.PRNGKey,
+            stacks: types.Array,
+            env_ids: types.Array,
+            is_first: types.Array,
+            number: types.Array,
+            is_random: types.Array,
+        ) -> tuple[types.Array, types.Array, types.Array, types.Array]:
             key = types.fold_in_tag(jax.random.fold_in(key, number), "act")
             observations = frames_last(stacks)
             noise = jax.vmap(agent.actor.draw)(jax.random.split(key, len(env_ids)))
             # The prior is evaluated here, once for every observation, and never in an update.
             prior = jax.vmap(agent.network.prior, (None, 0))(learner.prior, observations)
 
-            def choose(observation, prior, indices, is_first, noise):
+            def choose(
+                observation: types.Array,
+                prior: types.Belief,
+                indices: types.Array,
+                is_first: types.Array,
+                noise: actor_lib.ActorNoise,
+            ) -> tuple[types.Array, types.Array]:
                 return agent.actor.choose(
                     lambda indices: agent.learner.values(learner, observation, indices, prior),
                     indices,
@@ -129,10 +145,12 @@ class VectorRunner:
 
         return act
 
-    def _make_update(self):
+    def _make_update(self) -> Callable[..., tuple[types.LearnerState, types.Array, types.Array]]:
         agent = self.agent
 
-        def update(learner, loss, key, batch):
+        def update(
+            learner: types.LearnerState, loss: types.Array, key: types.PRNGKey, batch: types.Batch
+        ) -> tuple[types.LearnerState, types.Array, types.Array]:
             key = types.fold_in_tag(jax.random.fold_in(key, learner.count), "update")
             t = batch.transitions
             t = t._replace(o_tm1=frames_last(t.o_tm1), o_t=frames_last(t.o_t))
@@ -142,18 +160,23 @@ class VectorRunner:
         return update
 
     def begin(self) -> None:
-        """Begins all environments."""
+        """Resets all environments."""
         self._step = self.environment.reset()
-        self._account()
+        self._account(self._step)
+
+    def _current_step(self) -> environments_base.VectorStep:
+        if self._step is None:
+            raise ValueError("the environments have not begun: call `begin` or `restore` first")
+        return self._step
 
     def _due(self, interactions: int) -> int:
-        """Number of updates there should be after so many interactions."""
+        """Returns the number of updates that are due after this many interactions."""
         config = self.agent.config
         return config.updates_per_step * max(0, interactions - config.min_replay)
 
     def advance(self) -> None:
         """One round."""
-        step = self._step
+        step = self._current_step()
         self._indices, *outputs = self._act(
             self.learner,
             self._indices,
@@ -187,7 +210,7 @@ class VectorRunner:
         # What was sent to an environment whose episode has ended is not an interaction.
         self._choose_batches(self.interactions + int(np.sum(~step.last)))
         self._step = self.environment.recv()
-        self._account()
+        self._account(self._step)
 
     def _learn(self) -> None:
         for _ in range(self._due(self.interactions) - self.updates):
@@ -207,7 +230,7 @@ class VectorRunner:
         return self.replay.draw(self._seed, number, self.agent.config.batch_size)
 
     def _choose_batches(self, interactions: int) -> None:
-        """Chooses the batches of the updates that will be due after so many interactions."""
+        """Chooses the batches of the updates that will be due after this many interactions."""
         if self.replay.size:
             for number in range(self.updates + self._chosen, self._due(interactions)):
                 self.replay.prefetch(self._bits(number))
@@ -218,8 +241,7 @@ class VectorRunner:
             self.replay.update(numbers, np.asarray(losses))
         self._priorities.clear()
 
-    def _account(self) -> None:
-        step = self._step
+    def _account(self, step: environments_base.VectorStep) -> None:
         self.interactions += int(np.sum(~step.is_first))
         self._game_scores[step.env_ids] += step.scores
         for env in step.env_ids[step.game_over]:
@@ -239,7 +261,7 @@ class VectorRunner:
         return self._scores
 
     def facts(self) -> dict[str, Any]:
-        """Counters, as plain numbers; with `tree` all there is to save."""
+        """Counters, as plain numbers; together with `tree` everything to save."""
         return {
             "rounds": self.rounds,
             "interactions": self.interactions,
@@ -264,7 +286,7 @@ class VectorRunner:
             "loss": self._loss,
             "replay": self.replay.state(),
             "log": np.frombuffer(bytes(self._log), np.uint8).reshape(-1, self.environment.num_envs),
-            "step": self._step._asdict(),
+            "step": self._current_step()._asdict(),
             "numbers": numbers,
             "losses": losses,
         }
@@ -277,28 +299,28 @@ class VectorRunner:
     def restore(
         self, facts: dict[str, Any], load: Callable[[Any], Any], should_stop: Callable[[], bool] = lambda: False
     ) -> bool:
-        """Continues where another runner was.
+        """Restores the runner to the state that another one saved.
 
-        An emulator's state cannot be saved, but it follows from its seed and the actions it was given, so those
-        are given again, at the speed of the bare environments. Asynchronous environments start over.
+        An emulator's state cannot be saved, but it follows from its seed and its actions, so the actions are
+        replayed, at the speed of the bare environments. Asynchronous environments start over.
 
         Args:
             facts: its `facts`.
             load: maps a tree like its `tree` to its own.
-            should_stop: asked while actions are given again.
+            should_stop: called before every replayed step.
 
         Returns:
-            Whether it got there; if not, because it should stop, the runner is of no further use.
+            True when restored; False when stopped before, and the runner must then be discarded.
         """
         batch_size = self.agent.config.batch_size
         self.replay.set_progress(facts["replay"])
-        self._step = self.environment.reset()
+        step = self._step = self.environment.reset()
         like = {
             **self.tree(),
             "log": np.zeros((facts["log"], self.environment.num_envs), np.uint8),
             "numbers": np.zeros((facts["pending"], batch_size), np.int64),
             "losses": np.zeros((facts["pending"], batch_size), np.float32),
-            "step": {name: np.empty_like(array) for name, array in self._step._asdict().items()},
+            "step": {name: np.empty_like(array) for name, array in step._asdict().items()},
         }
         tree = load(like)
         self.replay.restored()
@@ -312,9 +334,9 @@ class VectorRunner:
             for actions in tree["log"]:
                 if should_stop():
                     return False
-                self.environment.send(actions, self._step.env_ids)
-                self._step = self.environment.recv()
-            if not all(np.array_equal(a, b) for a, b in zip(self._step, saved, strict=True)):
+                self.environment.send(actions, step.env_ids)
+                step = self._step = self.environment.recv()
+            if not all(np.array_equal(a, b) for a, b in zip(step, saved, strict=True)):
                 raise errors.UserError(
                     "the environments do not repeat what they did before (another version of envpool?): the run "
                     "cannot be resumed exactly"

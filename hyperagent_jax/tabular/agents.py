@@ -23,7 +23,7 @@ class Settings:
         practical_beta: the weight of the prior that all others have.
         sigma: level of perturbation of all but hyperagent_theory and lmc_lsvi.
         lmc_sigma: that of lmc_lsvi, whose regularisation is 1, as its authors have it.
-        prior_mean: mu_0 of all but hyperagent_theory; "horizon" is the largest return there is when rewards
+        prior_mean: mu_0 of all but hyperagent_theory; "horizon" is the largest possible return when rewards
             are at most 1.
         index_dim: M of all but hyperagent_theory.
         num_ois: indices over which hyperagent_ois maximises.
@@ -39,7 +39,7 @@ class Settings:
     index_dim: int = 16
     num_ois: int = 5
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         base.check_positive(self, "num_episodes")
         if self.prior_mean != "horizon":
             try:
@@ -48,7 +48,7 @@ class Settings:
                 raise ValueError(f'prior_mean must be a number or "horizon", got {self.prior_mean!r}') from error
         if not self.practical_beta > 0.0:
             raise ValueError(f"practical_beta must be above 0, got {self.practical_beta}")
-        self.practical(base.Size(1, 1, 1), num_ois=self.num_ois)  # refuses what no agent could have
+        self.practical(base.Size(1, 1, 1), num_ois=self.num_ois)  # checks the values
 
     def practical(self, size: base.Size, num_ois: int = 1) -> hyperagent.Config:
         """HyperAgent's practical preset."""
@@ -81,7 +81,7 @@ AGENTS: dict[str, Callable[[Settings, base.Size], base.Agent]] = {
 
 
 def check_names(names: tuple[str, ...]) -> None:
-    """Refuses names of agents that there are not."""
+    """Raises ValueError for a name that is not an agent's."""
     for name in names:
         if name not in AGENTS:
             raise ValueError(f"agents has no {name!r}; choose some of {', '.join(AGENTS)}")

@@ -36,7 +36,7 @@ def size_of(mdp: mdps.FiniteMdp) -> Size:
 
 
 def check_positive(config: Any, *names: str) -> None:
-    """Refuses a config that has less than 1 in one of these fields."""
+    """Raises ValueError if one of these fields is less than 1."""
     for name in names:
         if getattr(config, name) < 1:
             raise ValueError(f"{name} must be at least 1, got {getattr(config, name)}")
@@ -57,13 +57,13 @@ class Episode(NamedTuple):
 class Policy(NamedTuple):
     """Greedy in `q` [H, S, A], but with probability `epsilon` uniformly random.
 
-    Probabilities are worked out where they are asked for: acting needs those of H states, not of all.
+    Probabilities are computed on demand: acting needs those of H states only.
     """
 
     q: types.Array
     epsilon: types.Array | float = 0.0
 
-    def probabilities(self, *place) -> types.Array:
+    def probabilities(self, *place: types.Array | int) -> types.Array:
         """Of the actions at one stage and state, [A], or everywhere, [H, S, A]."""
         q = self.q[place]
         return (1.0 - self.epsilon) * solvers.greedy(q) + self.epsilon / q.shape[-1]
@@ -89,6 +89,14 @@ def count(statistics: closed_form.Statistics, episode: Episode) -> closed_form.S
         statistics.visits.at[episode.pairs].add(1.0),
         statistics.moves.at[*episode.pairs, episode.states[1:]].add(1.0),
     )
+
+
+def count_only(
+    statistics: closed_form.Statistics, rewards: types.Array, episode: Episode, key: types.PRNGKey
+) -> closed_form.Statistics:
+    """The `Agent.update` of agents whose state is the statistics alone."""
+    del rewards, key
+    return count(statistics, episode)
 
 
 def _draw(cumulative: types.Array, uniform: types.Array) -> types.Array:
@@ -121,7 +129,7 @@ def rollout(task: Task, policy: Policy, key: types.PRNGKey) -> Episode:
     uniforms = jax.random.uniform(key, (horizon + 1, 2))
     first = _draw(task.start, uniforms[-1, 0])
 
-    def step(state, h):
+    def step(state: types.Array, h: types.Array) -> tuple[types.Array, tuple[types.Array, types.Array]]:
         action = _draw(_cumulative(policy.probabilities(h, state)), uniforms[h, 0])
         return _draw(task.moves[h, state, action], uniforms[h, 1]), (state, action)
 
@@ -150,7 +158,7 @@ def advance(
 ) -> tuple[Any, Any]:
     """Episodes `first`, `first` + 1, ...: the agent's state after them and their records, stacked."""
 
-    def one_episode(state, k):
+    def one_episode(state: Any, k: types.Array) -> tuple[Any, Any]:
         key_k = jax.random.fold_in(key, k)
         policy = agent.policy(state, task.mdp.rewards, types.fold_in_tag(key_k, "policy"))
         episode = rollout(task, policy, types.fold_in_tag(key_k, "episode"))
@@ -190,8 +198,8 @@ def compile_many(
     """
     own_mdps = mdp.start.ndim == 2
 
-    def many(mdp, seeds):
-        def one(x):
+    def many(mdp: mdps.FiniteMdp, seeds: types.Array) -> Any:
+        def one(x: Any) -> Any:
             mdp_of_seed, seed = x if own_mdps else (mdp, x)
             return run(agent, mdp_of_seed, seed, num_episodes, record)
 
@@ -212,6 +220,6 @@ def compile_many(
     return lambda: compiled(*placed)
 
 
-def run_many(*arguments, **options) -> Any:
+def run_many(*arguments: Any, **options: Any) -> Any:
     """Compiles `compile_many` of these arguments and calls it."""
     return compile_many(*arguments, **options)()

@@ -1,7 +1,7 @@
 """Incre-Bayes-UCBVI (Tiapkin et al., 2022): an upper quantile over bootstrapped averages, kept up incrementally.
 
 Every pair has several averages of the values that followed it, each with its own exponential weights (the Bayesian
-bootstrap). They begin at the largest value there is, as if it had been seen `prior_visits` times.
+bootstrap). They begin at the largest possible value, as if it had been seen `prior_visits` times.
 """
 
 import dataclasses
@@ -37,22 +37,22 @@ class State(NamedTuple):
 
 
 def make_agent(config: Config, size: base.Size) -> base.Agent:
-    """Incre-Bayes-UCBVI; O(members) per step, nothing is solved anew."""
+    """Incre-Bayes-UCBVI; O(members) per step, nothing is solved again."""
     shape = (config.num_members, *size.pairs)
     most = size.horizon - 1.0 - jnp.arange(size.horizon, dtype=jnp.result_type(float))
 
-    def init(key):
+    def init(key: types.PRNGKey) -> State:
         weights = jax.random.gamma(key, config.prior_visits, shape)
         return State(weights, jnp.broadcast_to(most[:, None, None], shape))
 
-    def upper_q(state, rewards):
+    def upper_q(state: State, rewards: types.Array) -> types.Array:
         return rewards + jnp.quantile(state.averages, config.quantile, axis=0)
 
-    def policy(state, rewards, key):
+    def policy(state: State, rewards: types.Array, key: types.PRNGKey) -> base.Policy:
         del key
         return base.Policy(upper_q(state, rewards))
 
-    def update(state, rewards, episode, key):
+    def update(state: State, rewards: types.Array, episode: base.Episode, key: types.PRNGKey) -> State:
         values = jnp.append(jnp.max(upper_q(state, rewards), -1)[1:], jnp.zeros((1, size.num_states)), 0)
         targets = values[jnp.arange(size.horizon), episode.states[1:]]
         places = (slice(None), *episode.pairs)

@@ -4,6 +4,7 @@ import math
 from typing import NamedTuple
 
 import jax.numpy as jnp
+import numpy.typing as npt
 
 from hyperagent_jax import types
 
@@ -96,11 +97,13 @@ def index_dim_of_lemma(
     return math.ceil(16.0 * (1.0 + epsilon) / epsilon**2 * logarithms)
 
 
-def regret_bound(num_states: int, num_actions: int, horizon: int, num_episodes, beta: float):
+def regret_bound(
+    num_states: int, num_actions: int, horizon: int, num_episodes: npt.ArrayLike, beta: float
+) -> types.Array:
     """The theorem's bound on Bayesian regret; `num_episodes` may be an array."""
     s, a, h, k = num_states, num_actions, horizon, jnp.asarray(num_episodes, jnp.result_type(float))
 
-    def log_plus(x):
+    def log_plus(x: types.Array) -> types.Array:
         return jnp.maximum(1.0, jnp.log(x))
 
     return 18 * h**2 * jnp.sqrt(beta * s * a * k * log_plus(1 + s * a * h * k)) * log_plus(1 + k / (s * a))

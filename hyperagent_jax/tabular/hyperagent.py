@@ -30,7 +30,7 @@ class PriorConfig:
     sigma: float = 1.0
     prior_mean: float = 1.0
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if not self.beta > 0.0:
             raise ValueError(f"beta must be above 0, got {self.beta}")
         if not self.sigma >= 0.0:
@@ -52,7 +52,7 @@ class Config(PriorConfig):
     num_ois: int = 1
     index_map: str = "state"
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         super().__post_init__()
         base.check_positive(self, "index_dim", "num_ois")
         if self.index_map not in INDEX_MAPS:
@@ -74,11 +74,18 @@ def theory(size: base.Size, num_episodes: int, beta: float = 3.0, delta: float =
     return Config(beta, sigma=math.sqrt(6.0) * size.horizon, prior_mean=float(size.horizon), index_dim=index_dim)
 
 
-def plan(config: PriorConfig, statistics: closed_form.Statistics, rewards, noise: types.Array) -> types.Array:
+def plan(
+    config: PriorConfig, statistics: closed_form.Statistics, rewards: types.Array, noise: types.Array
+) -> types.Array:
     """The Q-values [H, S, A] at which the stochastic Bellman iteration with this noise [H, S, A] ends."""
 
-    def backup(stage, next_values):
-        return closed_form.bellman(*stage, next_values, prior_mean=config.prior_mean, beta=config.beta)
+    def backup(
+        stage: tuple[closed_form.Statistics, types.Array, types.Array], next_values: types.Array
+    ) -> types.Array:
+        seen, stage_rewards, stage_noise = stage
+        return closed_form.bellman(
+            seen, stage_rewards, stage_noise, next_values, prior_mean=config.prior_mean, beta=config.beta
+        )
 
     return solvers.backward_induction(backup, (statistics, rewards, noise), rewards.shape[1])
 
@@ -136,18 +143,18 @@ def make_agent(config: Config, size: base.Size) -> base.Agent:
     """Tabular HyperAgent; with `num_ois` above 1 its optimistic variant."""
     sphere = indices.sphere(config.index_dim)
 
-    def init(key):
+    def init(key: types.PRNGKey) -> State:
         m = config.sigma / math.sqrt(config.beta) * sphere.sample(key, size.pairs)
         return State(closed_form.no_statistics(size.pairs), m, triangular_root(m))
 
-    def policy(state, rewards, key):
+    def policy(state: State, rewards: types.Array, key: types.PRNGKey) -> base.Policy:
         if config.index_map == "state":
             noise = state_noise(state.factor, config.num_ois, key)
         else:
             noise = episode_noise(state.m, config.num_ois, key)
         return base.Policy(plan(config, state.statistics, rewards, noise))
 
-    def update(state, rewards, episode, key):
+    def update(state: State, rewards: types.Array, episode: base.Episode, key: types.PRNGKey) -> State:
         del rewards
         z = sphere.sample(key, (size.horizon,))
         # A stage is visited once per episode, so the rows of an episode are different ones.
@@ -164,12 +171,8 @@ def make_agent(config: Config, size: base.Size) -> base.Agent:
 def make_rlsvi(config: PriorConfig, size: base.Size) -> base.Agent:
     """RLSVI: the same iteration with fresh independent noise N(0, sigma^2 / (N + beta)) in every episode."""
 
-    def policy(statistics, rewards, key):
+    def policy(statistics: closed_form.Statistics, rewards: types.Array, key: types.PRNGKey) -> base.Policy:
         spread = config.sigma / jnp.sqrt(statistics.visits + config.beta)
         return base.Policy(plan(config, statistics, rewards, spread * jax.random.normal(key, size.pairs)))
 
-    def update(statistics, rewards, episode, key):
-        del rewards, key
-        return base.count(statistics, episode)
-
-    return base.Agent(lambda key: closed_form.no_statistics(size.pairs), policy, update)
+    return base.Agent(lambda key: closed_form.no_statistics(size.pairs), policy, base.count_only)

@@ -4,12 +4,12 @@ In episode k the weights of every stage take J_k steps
     w <- w - eta grad L(w) + sqrt(2 eta T) g,    L(w) = sum over visits (r + V(x') - w)^2 + beta w^2,
 with eta = 1 / (4 lambda_max) and J_k = 2 kappa_k log(4 H K d), where lambda_max and kappa_k are the largest
 eigenvalue and the condition number of the stage's Gram matrix, here max(N) + beta and its ratio to min(N) + beta.
-kappa_k grows with k as long as some pair is never visited: hence the paper's O(K) per step.
+kappa_k grows with k as long as some pair is never visited, which gives the paper's O(K) per step.
 """
 
 import dataclasses
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -29,7 +29,7 @@ class Config:
         beta: regularisation of the weights, towards zero.
         sigma: the temperature T is 2 sigma^2, which makes sigma^2 / (N + beta) the variance of the weight of a
             pair with N visits, up to the error of finite steps: as in HyperAgent.
-        is_stepwise: whether to take the steps one after the other, as the algorithm is written. Otherwise the
+        is_stepwise: whether to take the steps one at a time, as the algorithm is written. Otherwise the
             place where they end is drawn at once: the steps are linear, so it is Gaussian and known.
     """
 
@@ -53,7 +53,14 @@ def num_steps(config: Config, visits: types.Array, size: base.Size) -> types.Arr
     return jnp.ceil(2.0 * condition * log)
 
 
-def langevin(config: Config, weights, targets, visits, steps, key) -> types.Array:
+def langevin(
+    config: Config,
+    weights: types.Array,
+    targets: types.Array,
+    visits: types.Array,
+    steps: types.Array,
+    key: types.PRNGKey,
+) -> types.Array:
     """The weights [S, A] of one stage after `steps` Langevin steps.
 
     Args:
@@ -69,7 +76,7 @@ def langevin(config: Config, weights, targets, visits, steps, key) -> types.Arra
     temperature = 2.0 * config.sigma**2
     if config.is_stepwise:
 
-        def step(i, w):
+        def step(i: types.Array, w: types.Array) -> types.Array:
             g = jax.random.normal(jax.random.fold_in(key, i), w.shape)
             return w - 2.0 * eta * (curvature * w - targets) + jnp.sqrt(2.0 * eta * temperature) * g
 
@@ -84,23 +91,23 @@ def make_agent(config: Config, size: base.Size) -> base.Agent:
     """LMC-LSVI; its Q-values are the weights, cut to what the remaining rewards can be."""
     most = size.horizon - jnp.arange(size.horizon, dtype=jnp.result_type(float))
 
-    def init(key):
+    def init(key: types.PRNGKey) -> State:
         del key
         return State(closed_form.no_statistics(size.pairs), jnp.zeros(size.pairs))
 
-    def policy(state, rewards, key):
+    def policy(state: State, rewards: types.Array, key: types.PRNGKey) -> base.Policy:
         del rewards, key
         return base.Policy(jnp.clip(state.weights, 0.0, most[:, None, None]))
 
-    def update(state, rewards, episode, key):
+    def update(state: State, rewards: types.Array, episode: base.Episode, key: types.PRNGKey) -> State:
         statistics = base.count(state.statistics, episode)
 
-        def backup(stage, next_values):
+        def backup(stage: Any, next_values: types.Array) -> types.Array:
             (visits, moves), rewards, weights, _, key = stage
             targets = visits * rewards + moves @ next_values
             return langevin(config, weights, targets, visits, num_steps(config, visits, size), key)
 
-        def values(weights, stage):
+        def values(weights: types.Array, stage: Any) -> types.Array:
             return jnp.max(jnp.clip(weights, 0.0, stage[3]), -1)
 
         stages = (statistics, rewards, state.weights, most, jax.random.split(key, size.horizon))

@@ -10,6 +10,7 @@ import zipfile
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpy.typing as npt
 
 from hyperagent_jax import types
 from hyperagent_jax.environments import deep_sea as deep_sea_lib
@@ -22,7 +23,7 @@ class FiniteMdp(NamedTuple):
     """An MDP of fixed horizon H whose transitions may differ from stage to stage.
 
     Attributes:
-        transitions: P_t(x' | x, a), [H, S, A, S]; those of the last stage lead nowhere and count for nothing.
+        transitions: P_t(x' | x, a), [H, S, A, S]; those of the last stage have no effect.
         rewards: r_t(x, a), [H, S, A].
         start: distribution of the first state, [S].
     """
@@ -41,8 +42,8 @@ class DiscountedMdp(NamedTuple):
     discount: float
 
 
-def _check_rows(name: str, rows) -> None:
-    rows = np.asarray(rows, np.float64)
+def _check_rows(name: str, probabilities: npt.ArrayLike) -> None:
+    rows = np.asarray(probabilities, np.float64)
     if not np.all(np.isfinite(rows)) or rows.min() < 0.0:
         raise ValueError(f"{name} must be probabilities, but some are negative or not finite")
     sums = rows.sum(-1)
@@ -52,35 +53,41 @@ def _check_rows(name: str, rows) -> None:
         raise ValueError(f"{place} must sum to one, but sums to {sums[worst]:.6g}")
 
 
-def _check(mdp, num_axes: int, axes: str) -> None:
-    shape = np.shape(mdp.transitions)
+def _check(
+    transitions: npt.ArrayLike, rewards: npt.ArrayLike, start: npt.ArrayLike, num_axes: int, axes: str
+) -> None:
+    shape = np.shape(transitions)
     if len(shape) != num_axes or shape[-1] != shape[-3] or 0 in shape:
         raise ValueError(f"transitions must have the shape {axes}, got {list(shape)}")
-    if np.shape(mdp.rewards) != shape[:-1] or np.shape(mdp.start) != shape[-1:]:
+    if np.shape(rewards) != shape[:-1] or np.shape(start) != shape[-1:]:
         raise ValueError(
             f"rewards must have the shape {list(shape[:-1])} and start {list(shape[-1:])}, "
-            f"got {list(np.shape(mdp.rewards))} and {list(np.shape(mdp.start))}"
+            f"got {list(np.shape(rewards))} and {list(np.shape(start))}"
         )
-    if not np.all(np.isfinite(mdp.rewards)):
+    if not np.all(np.isfinite(rewards)):
         raise ValueError("rewards must be finite")
-    _check_rows("transitions", mdp.transitions)
-    _check_rows("start", mdp.start)
+    _check_rows("transitions", transitions)
+    _check_rows("start", start)
 
 
-def make_finite(transitions, rewards, start) -> FiniteMdp:
-    """A FiniteMdp of arrays that were checked."""
-    mdp = FiniteMdp(transitions, rewards, start)
-    _check(mdp, 4, "[H, S, A, S]")
-    return FiniteMdp(*(jnp.asarray(x, jnp.result_type(float)) for x in mdp))
+def _as_float(x: npt.ArrayLike) -> types.Array:
+    return jnp.asarray(x, jnp.result_type(float))
 
 
-def make_discounted(transitions, rewards, start, discount: float) -> DiscountedMdp:
-    """A DiscountedMdp of arrays that were checked."""
-    mdp = DiscountedMdp(transitions, rewards, start, discount)
-    _check(mdp, 3, "[S, A, S]")
+def make_finite(transitions: npt.ArrayLike, rewards: npt.ArrayLike, start: npt.ArrayLike) -> FiniteMdp:
+    """Checks the arrays of a FiniteMdp and makes it."""
+    _check(transitions, rewards, start, 4, "[H, S, A, S]")
+    return FiniteMdp(_as_float(transitions), _as_float(rewards), _as_float(start))
+
+
+def make_discounted(
+    transitions: npt.ArrayLike, rewards: npt.ArrayLike, start: npt.ArrayLike, discount: float
+) -> DiscountedMdp:
+    """Checks the arrays of a DiscountedMdp and makes it."""
+    _check(transitions, rewards, start, 3, "[S, A, S]")
     if not 0.0 <= discount < 1.0:
         raise ValueError(f"the discount must be at least 0 and below 1, got {discount}")
-    return DiscountedMdp(*(jnp.asarray(x, jnp.result_type(float)) for x in mdp[:3]), discount)
+    return DiscountedMdp(_as_float(transitions), _as_float(rewards), _as_float(start), discount)
 
 
 def load(path: str | os.PathLike) -> FiniteMdp:
@@ -89,7 +96,7 @@ def load(path: str | os.PathLike) -> FiniteMdp:
         with np.load(path) as file:
             arrays = {name: file[name] for name in FiniteMdp._fields}
     except (OSError, KeyError, ValueError, TypeError, AttributeError, zipfile.BadZipFile) as error:
-        raise ValueError(f"{path} is no npz file with the arrays {', '.join(FiniteMdp._fields)}") from error
+        raise ValueError(f"{path} is not an npz file with the arrays {', '.join(FiniteMdp._fields)}") from error
     try:
         return make_finite(**arrays)
     except ValueError as error:
@@ -105,7 +112,9 @@ def log_gamma_samples(key: types.PRNGKey, alpha: types.Array) -> types.Array:
     d = alpha + 1.0 - 1.0 / 3.0
     c = 1.0 / jnp.sqrt(9.0 * d)
 
-    def propose(carry):
+    def propose(
+        carry: tuple[types.Array, types.Array, types.Array],
+    ) -> tuple[types.Array, types.Array, types.Array]:
         i, log_v, accepted = carry
         key_i = jax.random.fold_in(key, i)
         x = jax.random.normal(types.fold_in_tag(key_i, "x"), alpha.shape)
@@ -140,7 +149,7 @@ def dirichlet(key: types.PRNGKey, num_states: int, num_actions: int, horizon: in
     )
 
 
-def _with_stages(transitions, rewards, horizon: int) -> FiniteMdp:
+def _with_stages(transitions: np.ndarray, rewards: np.ndarray, horizon: int) -> FiniteMdp:
     """The same transitions and rewards in every stage, from state 0."""
     start = np.eye(len(rewards))[0]
     return make_finite(np.stack([transitions] * horizon), np.stack([rewards] * horizon), start)

@@ -1,4 +1,4 @@
-"""Tabular HyperAgent as a plain numpy loop, one seed after the other: to measure the jitted one against."""
+"""Tabular HyperAgent as a plain numpy loop, one seed at a time: the baseline for the speed of the compiled one."""
 
 import numpy as np
 
@@ -16,8 +16,8 @@ def run(
         mdp: the environment.
         seed: the seed.
         num_episodes: K.
-        is_tuned: whether states are drawn by bisection in cumulative probabilities that are worked out once,
-            instead of by the generator's `choice`, which is what one would write first.
+        is_tuned: whether states are drawn by bisection in cumulative probabilities that are computed once,
+            instead of by the generator's `choice`, the obvious first version.
     """
     transitions, rewards, start = (np.asarray(x, np.float64) for x in mdp)
     transitions, start = (x / x.sum(-1, keepdims=True) for x in (transitions, start))  # `choice` is strict
@@ -26,12 +26,12 @@ def run(
     cumulative, cumulative_start = np.cumsum(transitions, -1), np.cumsum(start)
     visits, moves = np.zeros(rewards.shape), np.zeros(transitions.shape)
 
-    def draw(probabilities, cumulative):
+    def draw(probabilities: np.ndarray, cumulative: np.ndarray) -> int:
         if is_tuned:
             return min(np.searchsorted(cumulative, rng.random(), side="right"), num_states - 1)
         return rng.choice(num_states, p=probabilities)
 
-    def on_sphere(*shape):
+    def on_sphere(*shape: int) -> np.ndarray:
         z = rng.standard_normal((*shape, config.index_dim))
         return z / np.linalg.norm(z, axis=-1, keepdims=True)
 

@@ -79,7 +79,7 @@ def closed_form_posterior(problem: Problem, z_0: types.Array) -> Posterior:
     m = config.sigma * (sums + math.sqrt(config.beta) * z_0) / (visits + config.beta)[..., None]
     noise = jnp.sum(m * index_map[:, None], -1)
 
-    def operator(q):
+    def operator(q: types.Array) -> types.Array:
         return closed_form.bellman(
             closed_form.Statistics(visits, moves),
             mdp.rewards,
@@ -123,7 +123,7 @@ def trained_posterior(
     noise = losses.LossNoise(None, index_map[transitions.o_t][:, None])
 
     @jax.jit
-    def train(state):
+    def train(state: types.LearnerState) -> types.LearnerState:
         return jax.lax.fori_loop(0, num_updates, lambda _, state: learner.update(state, batch, noise)[0], state)
 
     variables = learner.variables(train(learner.init(key)))

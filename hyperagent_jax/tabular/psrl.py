@@ -2,6 +2,7 @@
 
 import dataclasses
 
+from hyperagent_jax import types
 from hyperagent_jax.tabular import base
 from hyperagent_jax.tabular import closed_form
 from hyperagent_jax.tabular import mdps
@@ -18,7 +19,7 @@ class Config:
 
     beta: float = 3.0
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if not self.beta > 0.0:
             raise ValueError(f"beta must be above 0, got {self.beta}")
 
@@ -26,12 +27,8 @@ class Config:
 def make_agent(config: Config, size: base.Size) -> base.Agent:
     """PSRL with known rewards."""
 
-    def policy(statistics, rewards, key):
+    def policy(statistics: closed_form.Statistics, rewards: types.Array, key: types.PRNGKey) -> base.Policy:
         stages = (rewards, mdps.dirichlet_rows(key, config.beta / size.num_states + statistics.moves))
         return base.Policy(solvers.backward_induction(solvers.expected_backup, stages, size.num_states))
 
-    def update(statistics, rewards, episode, key):
-        del rewards, key
-        return base.count(statistics, episode)
-
-    return base.Agent(lambda key: closed_form.no_statistics(size.pairs), policy, update)
+    return base.Agent(lambda key: closed_form.no_statistics(size.pairs), policy, base.count_only)

@@ -31,15 +31,15 @@ class State(NamedTuple):
 def make_agent(config: Config, size: base.Size) -> base.Agent:
     """Q-learning with the step size (H + 1) / (H + n) at the n-th visit; values begin at zero."""
 
-    def init(key):
+    def init(key: types.PRNGKey) -> State:
         del key
         return State(jnp.zeros(size.pairs), jnp.zeros(size.pairs), jnp.zeros(()))
 
-    def policy(state, rewards, key):
+    def policy(state: State, rewards: types.Array, key: types.PRNGKey) -> base.Policy:
         del rewards, key
         return base.Policy(state.q, (state.episodes + 1.0) ** -config.epsilon_power)
 
-    def update(state, rewards, episode, key):
+    def update(state: State, rewards: types.Array, episode: base.Episode, key: types.PRNGKey) -> State:
         del key
         visits = state.visits.at[episode.pairs].add(1.0)
         step = (size.horizon + 1.0) / (size.horizon + visits[episode.pairs])

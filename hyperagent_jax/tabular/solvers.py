@@ -34,7 +34,7 @@ def backward_induction(
     horizon = jax.tree.leaves(stages)[0].shape[0]
 
     # Stages are read by their number: as the scanned input they would be transposed, all of them, under vmap.
-    def step(next_values, h):
+    def step(next_values: types.Array, h: types.Array) -> tuple[types.Array, types.Array]:
         stage = jax.tree.map(lambda x: jax.lax.dynamic_index_in_dim(x, h, keepdims=False), stages)
         q = backup(stage, next_values)
         return values(q, stage), q
@@ -43,7 +43,7 @@ def backward_induction(
     return q
 
 
-def expected_backup(stage, next_values: types.Array) -> types.Array:
+def expected_backup(stage: tuple[types.Array, types.Array], next_values: types.Array) -> types.Array:
     """r + P V, the true Bellman operator (eq. bellman-true) with discount 1; `stage` is (rewards, transitions)."""
     rewards, transitions = stage
     return rewards + transitions @ next_values
@@ -87,10 +87,12 @@ def optimal_return(mdp: mdps.FiniteMdp) -> types.Array:
     return start_value(mdp, greedy(q), q)
 
 
-def fixed_point(operator: Callable[[types.Array], types.Array], start: types.Array, tolerance: float = 1e-6):
+def fixed_point(
+    operator: Callable[[types.Array], types.Array], start: types.Array, tolerance: float = 1e-6
+) -> types.Array:
     """Iterates a contraction on Q-values until no entry moves by more than `tolerance`."""
 
-    def moves(carry):
+    def moves(carry: tuple[types.Array, types.Array]) -> types.Array:
         q, last = carry
         return jnp.max(jnp.abs(q - last)) > tolerance
 
@@ -100,7 +102,7 @@ def fixed_point(operator: Callable[[types.Array], types.Array], start: types.Arr
 def value_iteration(mdp: mdps.DiscountedMdp, tolerance: float = 1e-6) -> types.Array:
     """Q*, [S, A], of a discounted MDP."""
 
-    def operator(q):
+    def operator(q: types.Array) -> types.Array:
         return mdp.rewards + mdp.discount * mdp.transitions @ jnp.max(q, -1)
 
     return fixed_point(operator, jnp.zeros_like(mdp.rewards), tolerance)

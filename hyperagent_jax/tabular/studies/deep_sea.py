@@ -2,12 +2,14 @@
 
 import dataclasses
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from hyperagent_jax import prng
+from hyperagent_jax import types
 from hyperagent_jax.tabular import agents as agents_lib
 from hyperagent_jax.tabular import base
 from hyperagent_jax.tabular import mdps
@@ -46,14 +48,14 @@ class Config(agents_lib.Settings):
     first_seed: int = 100
     window: int = 100
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         super().__post_init__()
         base.check_positive(self, "num_seeds", "window")
         agents_lib.check_names(self.agents)
         if min(self.sizes, default=0) < 1:
             raise ValueError("sizes must be whole numbers from 1 on")
         for changes in self.variants():
-            dataclasses.replace(self, index_dims=(), **changes)  # refuses what none could have
+            dataclasses.replace(self, index_dims=(), **changes)  # checks the values
 
     def variants(self) -> list[dict]:
         """What differs between the lines of hyperagent."""
@@ -90,7 +92,7 @@ def run(config: Config) -> dict[str, list[dict]]:
                 named = "".join(f", {key} {value}" for key, value in changes.items())
                 print(f"{name}{named}, size {size}: {learned}", flush=True)
                 if all(episodes is None for episodes in learned):
-                    break  # nor would it learn a larger one
+                    break  # it would not learn a larger one either
     return {"results": rows}
 
 
@@ -110,7 +112,7 @@ def _episodes_to_learn(settings: Config, name: str, size: int) -> list[int | Non
     states = jax.vmap(agent.init)(keys)
 
     @functools.partial(jax.jit, donate_argnums=0)
-    def advance(states, first):
+    def advance(states: Any, first: int) -> tuple[Any, types.Array]:
         one = lambda task, state, key: base.advance(agent, task, state, key, first, _CHUNK, base.regret)  # noqa: E731
         return jax.vmap(one)(tasks, states, keys)
 

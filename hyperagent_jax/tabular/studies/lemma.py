@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from hyperagent_jax import types
 from hyperagent_jax.tabular import base
 from hyperagent_jax.tabular import closed_form
 from hyperagent_jax.tabular import hyperagent
@@ -42,7 +43,7 @@ class Config:
     delta: float = 0.1
     index_dims: tuple[int, ...] = ()
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         base.check_positive(self, "num_states", "num_actions", "horizon", "num_episodes", "num_seeds")
         for index_dim in (self.bound, *self.index_dims):
             hyperagent.Config(self.beta, self.sigma, index_dim=index_dim)
@@ -62,7 +63,9 @@ class Config:
 def run(config: Config) -> dict[str, list[dict]]:
     """`results`: how often the lemma's event fails, by M. `curve`: the ratio |m~|^2 (N + beta) / sigma^2 by N."""
     keys = jax.random.split(jax.random.key(0), config.num_seeds)
-    environments = jax.vmap(lambda key: mdps.dirichlet(key, *dataclasses.astuple(config.size), config.beta))(keys)
+    environments = jax.vmap(
+        lambda key: mdps.dirichlet(key, config.num_states, config.num_actions, config.horizon, config.beta)
+    )(keys)
     # Powers of two, but for one that would be all but the bound.
     powers = itertools.takewhile(lambda m: 1.5 * m < config.bound, (2**i for i in itertools.count()))
     tried = config.index_dims or powers
@@ -102,12 +105,14 @@ def _ratios(config: Config, index_dim: int, environments: mdps.FiniteMdp) -> tup
     """Visits and ratios of the pairs of every episode after it, [num_seeds, K, H]; nothing else changes."""
     prior = hyperagent.Config(config.beta, config.sigma, float(config.horizon), index_dim)
 
-    def record(task, policy, episode, state):
+    def record(
+        task: base.Task, policy: base.Policy, episode: base.Episode, state: hyperagent.State
+    ) -> tuple[types.Array, types.Array]:
         del task, policy
         visits = state.statistics.visits[episode.pairs]
         m = state.m[episode.pairs]
         return visits, closed_form.norm_ratio(m, visits, sigma=config.sigma, beta=config.beta)
 
     agent = hyperagent.make_agent(prior, config.size)
-    records = base.run_many(agent, environments, jnp.arange(config.num_seeds), config.num_episodes, record)
-    return tuple(np.asarray(x) for x in records)
+    visits, ratios = base.run_many(agent, environments, jnp.arange(config.num_seeds), config.num_episodes, record)
+    return np.asarray(visits), np.asarray(ratios)

@@ -39,7 +39,7 @@ class Config:
     learning_rate: float = 0.02
     seed: int = 0
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         base.check_positive(self, "num_states", "num_actions", "num_transitions", "num_updates")
         _ = self.prior
 

@@ -36,7 +36,7 @@ class Config:
     num_samples: int = 20_000
     seed: int = 0
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         base.check_positive(self, "num_samples")
         hyperagent.Config(self.beta, self.sigma, index_dim=self.index_dim)
 
@@ -51,11 +51,11 @@ def sample_q(config: Config) -> types.Array:
     z = indices.sphere(config.index_dim).sample(types.fold_in_tag(key, "z"), rewards.shape)
     m = config.sigma / jnp.sqrt(visits + config.beta)[..., None] * z  # as long as the lemma says
 
-    def iterate(key):
+    def iterate(key: types.PRNGKey) -> types.Array:
         xi = indices.gaussian(config.index_dim).sample(key, (rewards.shape[0],))
         noise = jnp.sum(m * xi[:, None], -1)
 
-        def step(q, _):
+        def step(q: types.Array, _: None) -> tuple[types.Array, types.Array]:
             q_next = closed_form.bellman(
                 statistics, rewards, noise, jnp.max(q, -1), prior_mean=0.0, beta=config.beta
             )

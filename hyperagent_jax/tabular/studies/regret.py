@@ -1,13 +1,17 @@
-"""Bayesian regret of all agents, beside the theorem's bound, and what a step costs as episodes go by."""
+"""Bayesian regret of all agents, next to the theorem's bound, and the cost of a step by number of episodes."""
 
+from collections.abc import Callable
 import dataclasses
+import functools
 import time
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from hyperagent_jax import prng
+from hyperagent_jax import types
 from hyperagent_jax.tabular import agents as agents_lib
 from hyperagent_jax.tabular import base
 from hyperagent_jax.tabular import closed_form
@@ -45,7 +49,7 @@ class Config(agents_lib.Settings):
     horizon: int = 6
     cost_episodes: tuple[int, ...] = (10, 100, 1000, 3000)
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         super().__post_init__()
         base.check_positive(self, "num_seeds", "num_states", "num_actions", "horizon")
         if min(self.cost_episodes, default=1) < 1:
@@ -74,7 +78,9 @@ def run(config: Config) -> dict[str, list[dict]]:
     for environment in config.environments:
         mdp, size = _environment(config, environment, seeds)
         if environment == DIRICHLET:
-            bound = closed_form.regret_bound(*dataclasses.astuple(size), episodes, config.beta)
+            bound = closed_form.regret_bound(
+                size.num_states, size.num_actions, size.horizon, episodes, config.beta
+            )
             for name, most in (("theorem", bound), ("most", size.horizon * episodes)):
                 curve += [_point(environment, name, int(k), float(x)) for k, x in zip(episodes, most, strict=True)]
         for name in config.agents:
@@ -96,7 +102,7 @@ def run(config: Config) -> dict[str, list[dict]]:
     return {"results": results, "curve": curve, "bench": _costs(config)}
 
 
-def _point(environment, agent, episode, regret, error=0.0):
+def _point(environment: str, agent: str, episode: int, regret: float, error: float = 0.0) -> dict[str, Any]:
     return {
         "environment": environment,
         "agent": agent,
@@ -106,11 +112,13 @@ def _point(environment, agent, episode, regret, error=0.0):
     }
 
 
-def _environment(config: Config, name: str, seeds) -> tuple[mdps.FiniteMdp, base.Size]:
+def _dirichlet(config: Config, seed: types.Array | int) -> mdps.FiniteMdp:
+    return mdps.dirichlet(jax.random.key(seed), config.num_states, config.num_actions, config.horizon, config.beta)
+
+
+def _environment(config: Config, name: str, seeds: types.Array) -> tuple[mdps.FiniteMdp, base.Size]:
     if name == DIRICHLET:
-        size = dataclasses.astuple(config.size)
-        draw = jax.vmap(lambda seed: mdps.dirichlet(jax.random.key(seed), *size, config.beta))
-        return draw(seeds), config.size
+        return jax.vmap(lambda seed: _dirichlet(config, seed))(seeds), config.size
     mdp = mdps.river_swim() if name == RIVER_SWIM else mdps.load(name)
     return mdp, base.size_of(mdp)
 
@@ -120,10 +128,10 @@ def _costs(config: Config) -> list[dict]:
 
     K of the settings is that number: hyperagent_theory's M and lmc_lsvi's number of Langevin steps depend on it.
     """
-    task = base.make_task(mdps.dirichlet(jax.random.key(0), *dataclasses.astuple(config.size), config.beta))
+    task = base.make_task(_dirichlet(config, 0))
     key = prng.hash_key(jax.random.key(0))
 
-    def compiled(agent, num_episodes):
+    def compiled(agent: base.Agent, num_episodes: int) -> Callable[[Any, int], tuple[Any, Any]]:
         record = base.episode_return
         return jax.jit(lambda state, k: base.advance(agent, task, state, key, k, num_episodes, record))
 
@@ -142,17 +150,17 @@ def _costs(config: Config) -> list[dict]:
             if name == "lmc_lsvi":  # timed as it is written: one Langevin step after the other
                 steps = lmc_lsvi.Config(num_episodes, 1.0, config.lmc_sigma, is_stepwise=True)
                 timed, per_call = compiled(lmc_lsvi.make_agent(steps, config.size), 1), 1
-            seconds = _fastest(lambda timed=timed, state=state, done=done: timed(state, done))
+            seconds = _fastest(functools.partial(timed, state, done))
             rows.append(
                 {"agent": name, "episodes": num_episodes, "step_us": 1e6 * seconds / (per_call * config.horizon)}
             )
     return rows
 
 
-def _fastest(function) -> float:
+def _fastest(function: Callable[[], Any]) -> float:
     """Seconds of the fastest call in about half a second of them, after one that does not count."""
     jax.block_until_ready(function())
-    times = []
+    times: list[float] = []
     while len(times) < 3 or sum(times) < 0.5:
         begin = time.perf_counter()
         jax.block_until_ready(function())

@@ -35,14 +35,14 @@ class Config:
     index_dim: int = 16
     numpy_seeds: int = 10
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         base.check_positive(self, *(field.name for field in dataclasses.fields(self)))
 
 
 def run(config: Config) -> dict[str, list[dict]]:
     """`bench`: seconds of each, as run and for all seeds, and how many times those of the compiled call."""
     size = base.Size(config.num_states, config.num_actions, config.horizon)
-    mdp = mdps.dirichlet(jax.random.key(0), *dataclasses.astuple(size), beta=3.0)
+    mdp = mdps.dirichlet(jax.random.key(0), size.num_states, size.num_actions, size.horizon, beta=3.0)
     settings = hyperagent.Config(0.01, 0.1, float(config.horizon), config.index_dim)
     agent = hyperagent.make_agent(settings, size)
     devices = jax.devices() if config.num_seeds % jax.device_count() == 0 else jax.devices()[:1]
@@ -50,7 +50,7 @@ def run(config: Config) -> dict[str, list[dict]]:
         agent, mdp, jnp.arange(config.num_seeds), config.num_episodes, base.episode_return, devices=devices
     )
 
-    def loop(is_tuned):
+    def loop(is_tuned: bool) -> list[np.ndarray]:
         return [
             numpy_loop.run(settings, mdp, seed, config.num_episodes, is_tuned=is_tuned)
             for seed in range(config.numpy_seeds)
