@@ -175,21 +175,19 @@ def test_moving_target_by_hand():
 def test_an_update_is_its_gradient_applied(optimizer):
     """The two halves that a loop of one's own, or a mean over devices in between, puts together."""
     learner = make_learner(optimizer)
-    state = initial_state(optimizer)
+    whole = halves = state = initial_state(optimizer)
+    target = learner.variables(state).params
     rng = np.random.default_rng(0)
-    whole = state, state
-    for i in range(5):
+    for i in range(6):
         batch, noise = types.Batch(make_transitions(rng, BATCH_SIZE)), learner.draw(make_key(i), BATCH_SIZE)
-        expected, metrics = learner.update(whole[0], batch, noise)
-        params = learner.variables(whole[1]).params
-        target = params if i == 0 else target
+        whole, metrics = learner.update(whole, batch, noise)
+        params = learner.variables(halves).params
+        target = params if i % 4 == 0 else target
         (value, each), gradient = learner.value_and_grad(params, target, state.prior, batch, noise)
-        whole = expected, learner.apply_gradient(whole[1], gradient)
+        halves = learner.apply_gradient(halves, gradient)
         assert value == pytest.approx(float(metrics["loss"]), rel=1e-4)
         np.testing.assert_allclose(each, metrics["losses"], rtol=1e-3, atol=1e-5)
-        target = learner.variables(whole[1]).params if (i + 1) % 4 == 0 else target
-    found, expected = (learner.variables(x).params for x in reversed(whole))
-    assert max_difference(found, expected) < 1e-5
+    assert max_difference(learner.variables(halves).params, learner.variables(whole).params) < 1e-5
 
 
 def test_weights_enter_the_loss_and_not_the_losses():

@@ -104,8 +104,8 @@ class Gymnasium(base.Experiment):
             with context.training():
                 metrics = loop.run(min(_CHUNK, due - loop.agent.steps))
             totals[:] = [x + float(y) for x, y in zip(totals, metrics, strict=True)]
-            context.check_loss(metrics.loss, f"{protocol.env} seed {seed}")
             context.advance(loop.agent.steps, f"episode {loop.episodes}")
+            context.check_loss(metrics.loss, f"{protocol.env} seed {seed}")
             if loop.agent.steps == due:
                 environment = gymnasium_adapter.GymnasiumEnvironment(protocol.env, seed + 1_000_000 + due)
                 eval_key = jax.random.fold_in(jax.random.fold_in(key, 1), due)
