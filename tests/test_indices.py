@@ -141,8 +141,8 @@ CONSTANT_NORM = ("sphere", "scaled_sphere", "cube", "unit_cube", "coordinate")
 @hypothesis.settings(max_examples=30, deadline=None)
 @hypothesis.given(
     name=st.sampled_from(sorted(MOMENTS)),
-    dim=st.integers(1, 6),
-    shape=st.lists(st.integers(0, 4), max_size=3).map(tuple),
+    dim=st.sampled_from([1, 2, 5]),
+    shape=st.lists(st.integers(0, 3), max_size=3).map(tuple),
     seed=st.integers(0, 2**32 - 1),
 )
 def test_norms_and_second_moments_for_any_shape(name, dim, shape, seed):
@@ -156,7 +156,7 @@ def test_norms_and_second_moments_for_any_shape(name, dim, shape, seed):
         norms = np.linalg.norm(samples, axis=-1)
         np.testing.assert_allclose(norms, np.sqrt(dim * distribution.second_moment), rtol=1e-6)
     # The mean square over many samples: 6 standard errors, no more than rounding where it is constant.
-    many = np.asarray(distribution.sample(jax.random.key(np.uint32(seed)), (2_048,)), np.float64)
+    many = draw(name, dim, seed=np.uint32(seed))
     products = many[:, :, None] * many[:, None, :]
     expected = np.where(np.eye(dim), square, product)
     tolerance = 6 * products.std(axis=0) / np.sqrt(len(many)) + 1e-6

@@ -81,8 +81,8 @@ class Gymnasium(base.Experiment):
         protocol = task.protocol
         text = (
             f"{task.agent} on {protocol.env}: {agents.count_params(program.agent):,} parameters, "
-            f"{memory / 1e6:.1f} MB per seed; {protocol.steps:,} interactions, {protocol.eval_episodes} episodes every "
-            f"{protocol.eval_every:,}"
+            f"{memory / 1e6:.1f} MB per seed; {protocol.steps:,} interactions, {protocol.eval_episodes} episodes "
+            f"every {protocol.eval_every:,}"
         )
         return base.Needs(memory, text)
 
