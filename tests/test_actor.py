@@ -124,5 +124,5 @@ def test_all_indices_at_once():
         np.testing.assert_array_equal(followed, np.eye(3))
     with pytest.raises(ValueError, match="leaves no choice of indices: use num_ois=1"):
         actor_lib.make_actor(indices.coordinate(3), NUM_ACTIONS, action_index="all", num_ois=2)
-    with pytest.raises(ValueError, match="'gaussian' cannot take all its values.*action_index=episode"):
+    with pytest.raises(ValueError, match="'gaussian' has no finite support.*action_index=episode"):
         actor_lib.make_actor(INDEX, NUM_ACTIONS, action_index="all")

@@ -83,3 +83,31 @@ def test_damaged_files_are_refused(tmp_path, content):
     path.write_bytes(content)
     with pytest.raises(checkpoint.CheckpointError, match="cannot be read"):
         checkpoint.load_facts(path)
+
+
+def test_facts_that_are_not_ours_are_refused(tmp_path):
+    path = tmp_path / "a.npz"
+    np.savez(path, x=np.zeros(2))
+    with pytest.raises(checkpoint.CheckpointError, match="is not a checkpoint of this library"):
+        checkpoint.load_facts(path)
+    for facts, message in (("[1]", "is corrupt: delete it to restart its run"), ("{", "cannot be read")):
+        np.savez(path, facts=np.array(facts))
+        with pytest.raises(checkpoint.CheckpointError, match=message):
+            checkpoint.load_facts(path)
+
+
+def test_an_array_may_have_any_length(tmp_path):
+    path = tmp_path / "a.npz"
+    for length in (0, 3):
+        checkpoint.save(path, {"actions": np.arange(length, dtype=np.int32)}, {})
+        restored = checkpoint.load(path, {"actions": checkpoint.Unsized(np.int32)})["actions"]
+        assert isinstance(restored, np.ndarray) and restored.tolist() == list(range(length))
+    with pytest.raises(checkpoint.CheckpointError, match=r"\['actions'\] is int32, not uint8"):
+        checkpoint.load(path, {"actions": checkpoint.Unsized(np.uint8)})
+
+
+def test_numpy_arrays_are_filled_in_place(tmp_path):
+    path, ours = tmp_path / "a.npz", np.zeros(3, np.float32)
+    checkpoint.save(path, {"x": np.arange(3, dtype=np.float32)}, {})
+    assert checkpoint.load(path, {"x": ours})["x"] is ours
+    assert ours.tolist() == [0.0, 1.0, 2.0]

@@ -3,6 +3,8 @@
 import dataclasses
 
 from absl import flags
+import hypothesis
+from hypothesis import strategies as st
 import pytest
 
 from hyperagent_jax import agents
@@ -54,27 +56,6 @@ def test_unset_flags_keep_the_defaults_and_set_ones_are_parsed():
     assert _from("--width=5", "--sizes=7,8,9", "--nofast") == Long(width=5, sizes=(7, 8, 9), fast=False)
 
 
-def test_a_new_setting_had_the_default_of_the_class_that_defines_it():
-    @dataclasses.dataclass(frozen=True)
-    class Preset(Long):
-        width: int = 9
-        sizes: tuple[int, ...] = (5,)
-
-    assert config.introduced(a=Preset(), b=Base()) == {
-        "a": {"width": 3, "sizes": [1, 2], "fast": True},
-        "b": {"width": 3},
-    }
-
-
-def test_what_an_older_version_filed_is_completed():
-    new = {"part": {"x": 1, "y": 2, "z": 3}, "other": {"x": 1}, "top": 0}
-    now = {"part": {"w": 0, "x": 5, "y": 2}, "top": 7}
-    filed = {"part": {"w": 0, "x": 4}, "other": {}, "gone": 1}
-    expected = {"part": {"w": 0, "x": 4, "y": 2}, "other": {}, "gone": 1, "top": 0}
-    assert config.completed(filed, now, new) == expected
-    assert filed == {"part": {"w": 0, "x": 4}, "other": {}, "gone": 1}
-
-
 def test_help_text_comes_from_the_docstring():
     values = flags.FlagValues()
     config.define_flags(CLASSES, values)
@@ -120,3 +101,67 @@ def test_every_field_of_every_agent_is_documented(agent):
 def test_settings_out_of_range_are_refused(setting):
     with pytest.raises(ValueError, match=next(iter(setting))):
         agents.CONFIGS["hyperagent"](**setting)
+
+
+@dataclasses.dataclass(frozen=True)
+class Everything:
+    """A setting of every type that configs have."""
+
+    flag: bool = True
+    count: int = 1
+    rate: float = 0.5
+    name: str = "x"
+    sizes: tuple[int, ...] = (1,)
+    rates: tuple[float, ...] = ()
+    limit: int | None = None
+    bound: float | None = None
+
+
+_FLOATS = st.floats(allow_nan=False, allow_infinity=False)
+_INTEGERS = st.integers(-(2**63), 2**63)
+EVERYTHING = st.builds(
+    Everything,
+    flag=st.booleans(),
+    count=_INTEGERS,
+    rate=_FLOATS,
+    name=st.text(),
+    sizes=st.lists(_INTEGERS, max_size=4).map(tuple),
+    rates=st.lists(_FLOATS, max_size=4).map(tuple),
+    limit=st.none() | _INTEGERS,
+    bound=st.none() | _FLOATS,
+)
+
+
+def _from_json(config_class, settings):
+    types = {field.name: field.type for field in dataclasses.fields(config_class)}
+    return config_class(**{name: config.from_json(name, types[name], value) for name, value in settings.items()})
+
+
+@hypothesis.settings(max_examples=30, deadline=None)
+@hypothesis.given(EVERYTHING)
+def test_json_gives_settings_back(made):
+    settings = config.as_json(made)
+    assert list(settings) == [field.name for field in dataclasses.fields(made)]
+    assert _from_json(Everything, settings) == made
+
+
+@hypothesis.settings(max_examples=30, deadline=None)
+@hypothesis.given(EVERYTHING)
+def test_flags_give_settings_back(made):
+    values = flags.FlagValues()
+    config.define_flags({"all": Everything}, values)
+    given = {name: value for name, value in dataclasses.asdict(made).items() if value is not None}
+    values(["program", *(f"--{name}={config.as_text(value)}" for name, value in given.items())])
+    assert config.from_flags("all", Everything, {"all": Everything}, values) == made
+
+
+@pytest.mark.parametrize("agent", agents.CONFIGS)
+def test_json_gives_every_agents_config_back(agent):
+    made = agents.CONFIGS[agent]()
+    assert _from_json(type(made), config.as_json(made)) == made
+
+
+def test_a_replay_is_no_longer_than_the_run():
+    made = agents.CONFIGS["hyperagent"](replay_capacity=100)
+    assert config.cap_replay(made, 60).replay_capacity == 60
+    assert config.cap_replay(made, 100) == config.cap_replay(made, 1_000) == made

@@ -9,7 +9,9 @@ import pytest
 
 from hyperagent_jax import agents
 from hyperagent_jax import errors
-from hyperagent_jax.runners import deep_sea
+from hyperagent_jax.experiment import base
+from hyperagent_jax.experiment import deep_sea
+from hyperagent_jax.experiment import driver
 
 CONFIG = agents.CONFIGS["hyperagent"](hidden_sizes=(16, 16), batch_size=32, min_replay=40)
 PRIORITIZED = dataclasses.replace(CONFIG, recent_fraction=0.25, priority_fraction=0.5, updates_per_step=2)
@@ -18,17 +20,22 @@ PROTOCOL = deep_sea.Protocol(size=5, max_episodes=200, eval_every=250, eval_epis
 
 def _task(seeds=(0,), runner="scan", checkpoint=None, config=CONFIG, **changes):
     protocol = dataclasses.replace(PROTOCOL, **changes)
-    config = deep_sea.resolve(config, protocol)
-    return deep_sea.Task("hyperagent", config, protocol, seeds, runner, checkpoint, checkpoint_seconds=0.0)
+    config = deep_sea.EXPERIMENT.capped(config, protocol)
+    options = deep_sea.Options(runner)
+    return base.Task(
+        "deepsea", "hyperagent", config, protocol, seeds, options, checkpoint=checkpoint, checkpoint_seconds=0.0
+    )
 
 
 def _run(task, stop_after=None):
     """Runs a task; returns its curve rows and result rows. Stops after that many evaluations."""
     events = []
-    deep_sea.run_task(task, events.append, lambda: stop_after is not None and len(events) >= stop_after)
-    assert (events[-1] == ("finished", task)) == (stop_after is None)
-    curve = [event[1] for event in events if event[0] == "curve"]
-    return curve, [event[1] for event in events if event[0] == "result"]
+    driver.run_task(task, events.append, lambda: stop_after is not None and len(events) >= stop_after)
+    assert (events[-1].kind == "finished") == (stop_after is None)
+    assert {event.task for event in events} == {task.name}
+    assert all(event.seed == event.row["seed"] for event in events if event.kind == "curve")
+    curve, results = ([event.row for event in events if event.kind == kind] for kind in ("curve", "result"))
+    return curve, results
 
 
 def _without_times(row):
@@ -74,7 +81,7 @@ def test_checkpoint_of_another_configuration_is_refused(tmp_path):
     _run(_task(checkpoint=path), stop_after=1)
     other = _task(checkpoint=path)
     other = dataclasses.replace(other, config=dataclasses.replace(other.config, sigma=0.5))
-    with pytest.raises(errors.UserError, match="another configuration"):
+    with pytest.raises(errors.UserError, match="made with a different configuration: delete it"):
         _run(other)
     assert (tmp_path / "seed.npz").exists()
 
@@ -85,11 +92,11 @@ def test_checkpoint_of_a_version_with_fewer_settings(tmp_path, unbroken):
     with np.load(path) as arrays:
         arrays = dict(arrays)
     facts = json.loads(str(arrays["facts"]))
-    assert facts["identity"]["config"].pop("n_step") == 1
-    assert facts["identity"]["protocol"].pop("stochastic") is False
+    assert facts["fingerprint"]["config"].pop("n_step") == 1
+    assert facts["fingerprint"]["protocol"].pop("stochastic") is False
     np.savez(path, **{**arrays, "facts": json.dumps(facts)})
     other = _task(checkpoint=path)
-    with pytest.raises(errors.UserError, match="another configuration"):
+    with pytest.raises(errors.UserError, match="made with a different configuration: delete it"):
         _run(dataclasses.replace(other, protocol=dataclasses.replace(other.protocol, stochastic=True)))
     assert _run(other)[0] == unbroken[0]
 
@@ -112,9 +119,9 @@ def test_a_solved_run_stops_at_once():
 
 def test_maps_at_the_start_show_what_is_unknown():
     config = agents.CONFIGS["hyperagent_rmax"](hidden_sizes=(16, 16), posterior_scale=0.0)
-    task = deep_sea.Task("hyperagent_rmax", deep_sea.resolve(config, PROTOCOL), PROTOCOL, (0,))
-    program = deep_sea.compile_program(task)
-    maps = deep_sea.value_maps(program.agent, jax.tree.map(lambda x: x[0], program.init()), PROTOCOL.size)
+    config = deep_sea.EXPERIMENT.capped(config, PROTOCOL)
+    program = deep_sea.make_program(base.Task("deepsea", "hyperagent_rmax", config, PROTOCOL, (0,)))
+    maps = deep_sea.value_maps(program.agent, program.state(0), PROTOCOL.size)
     np.testing.assert_array_equal(maps["value"], np.ones((5, 5)))  # whatever the index
     # Every value of the prior has the standard deviation 0.5 / sqrt(4) over indices; the larger of two a bit less.
     assert np.all((0.1 < maps["uncertainty"]) & (maps["uncertainty"] < 0.3))
@@ -122,21 +129,20 @@ def test_maps_at_the_start_show_what_is_unknown():
 
 def test_python_loop_on_bsuite_is_the_scan():
     """Same agent, same random numbers: the same actions on bsuite's own DeepSea, and the same parameters."""
-    states = {}
+    programs = {}
     for runner in deep_sea.RUNNERS:
-        program = deep_sea.compile_program(_task(seeds=(3,), runner=runner, mapping_seed=42))
-        state = program.init()
+        program = programs[runner] = deep_sea.make_program(_task(seeds=(3,), runner=runner, mapping_seed=42))
         for start, steps in ((0, 60), (60, 90)):
-            state, *_ = program.advance(state, np.int32(start), np.int32(steps))
-        states[runner] = state
-    scan, loop = states["scan"], states["loop"]
-    assert int(scan.replay.added[0]) == 150
+            *_, episodes = program.advance(start, steps)
+        assert int(episodes[0]) == 30
+    scan, loop = (programs[runner].state(0) for runner in ("scan", "loop"))
+    assert int(scan.replay.added) == 150
     for name in ("o_tm1", "a_tm1", "r_t", "discount_t", "z_t"):
-        expected = getattr(scan.replay.storage, name)[0, :150]
-        np.testing.assert_allclose(getattr(loop.replay.storage, name)[0, :150], expected, atol=1e-7)
+        expected = getattr(scan.replay.storage, name)[:150]
+        np.testing.assert_allclose(getattr(loop.replay.storage, name)[:150], expected, atol=1e-7)
     for expected, found in zip(jax.tree.leaves(scan.learner), jax.tree.leaves(loop.learner), strict=True):
         np.testing.assert_allclose(found, expected, atol=1e-4)
-    assert int(scan.episodes[0]) == int(loop.episodes[0]) == 30
+    assert int(scan.episodes) == int(loop.episodes) == 30
 
 
 def test_not_a_number_is_one_clear_line():
@@ -148,26 +154,49 @@ def test_not_a_number_is_one_clear_line():
 
 def test_predicted_memory_is_what_the_state_takes():
     task = _task(seeds=(0, 1))
-    states = deep_sea.compile_program(task).init()
+    states = deep_sea.make_program(task).states
     states = states._replace(key=jax.random.key_data(states.key))
     predicted = deep_sea.num_bytes(task)
     assert predicted["total"] == sum(leaf.nbytes for leaf in jax.tree.leaves(states))
+    assert deep_sea.EXPERIMENT.needs(task).num_bytes == predicted["total"]
     assert predicted["replay"] == sum(leaf.nbytes for leaf in jax.tree.leaves(states.replay))
 
 
 def test_every_seed_has_its_own_mapping_unless_told_otherwise():
-    own = deep_sea.compile_program(_task(seeds=(1, 2))).init().environment.right_action
+    own = deep_sea.make_program(_task(seeds=(1, 2))).states.environment.right_action
     assert (np.asarray(own[0]) != np.asarray(own[1])).any()
-    shared = deep_sea.compile_program(_task(seeds=(1, 2), mapping_seed=42)).init().environment.right_action
+    program = deep_sea.make_program(_task(seeds=(1, 2), mapping_seed=42))
+    shared = program.states.environment.right_action
     np.testing.assert_array_equal(shared[0], shared[1])
 
 
 @pytest.mark.slow
 def test_size_20_is_solved_as_fast_as_reported():
     """Three seeds that no setting was chosen on; the released code needs 300 to 350 episodes."""
-    config = agents.CONFIGS["hyperagent"]()
-    protocol = deep_sea.Protocol(size=20, max_episodes=1_000)
-    task = deep_sea.Task("hyperagent", deep_sea.resolve(config, protocol), protocol, (100, 101, 102))
+    protocol = deep_sea.resolve(deep_sea.Protocol(size=20, max_episodes=1_000))
+    config = deep_sea.EXPERIMENT.capped(agents.CONFIGS["hyperagent"](), protocol)
+    task = base.Task("deepsea", "hyperagent", config, protocol, (100, 101, 102))
     _, results = _run(task)
     assert all(row["solved"] for row in results)
     assert np.mean([row["episodes_to_learn"] for row in results]) <= 450
+
+
+def test_the_return_that_counts_as_solved():
+    for stochastic, size, expected in ((False, 20, 0.99), (True, 10, 0.301936), (True, 20, 0.293883)):
+        protocol = deep_sea.Protocol(size=size, stochastic=stochastic)
+        assert deep_sea.resolve(protocol).solved_return == expected
+    assert deep_sea.resolve(deep_sea.Protocol(solved_return=0.5)).solved_return == 0.5
+
+
+@pytest.mark.parametrize(
+    "settings, message",
+    [
+        (dict(runner="walk"), "runner must be one of scan, loop, got 'walk'"),
+        (dict(seeds_per_group=0), "seeds_per_group must be at least 1, got 0"),
+        (dict(runner="loop", seeds_per_group=2), "runner=loop steps one seed at a time: use seeds_per_group=1"),
+    ],
+)
+def test_options_that_cannot_be(settings, message):
+    with pytest.raises(ValueError) as error:
+        deep_sea.Options(**settings)
+    assert str(error.value) == message

@@ -1,5 +1,7 @@
 """Tests of the index and perturbation distributions."""
 
+import hypothesis
+from hypothesis import strategies as st
 import jax
 import numpy as np
 import pytest
@@ -130,3 +132,32 @@ def test_supports():
     np.testing.assert_array_equal(indices.coordinate(3).support, np.eye(3))
     assert indices.gaussian(3).support is None
     assert indices.no_index().sample(jax.random.key(0), (2, 5)).shape == (2, 5, 0)
+
+
+# Samples of these have one norm, the root of dim times their second moment.
+CONSTANT_NORM = ("sphere", "scaled_sphere", "cube", "unit_cube", "coordinate")
+
+
+@hypothesis.settings(max_examples=30, deadline=None)
+@hypothesis.given(
+    name=st.sampled_from(sorted(MOMENTS)),
+    dim=st.sampled_from([1, 2, 5]),
+    shape=st.lists(st.integers(0, 3), max_size=3).map(tuple),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_norms_and_second_moments_for_any_shape(name, dim, shape, seed):
+    distribution, (_, square, product) = indices.make(name, dim), MOMENTS[name](dim)
+    samples = distribution.sample(jax.random.key(np.uint32(seed)), shape)
+    assert samples.shape == (*shape, dim) and samples.dtype == np.float32
+    samples = np.asarray(samples, np.float64)
+    assert np.all(np.isfinite(samples))
+    if name in CONSTANT_NORM:
+        assert distribution.second_moment == pytest.approx(square)
+        norms = np.linalg.norm(samples, axis=-1)
+        np.testing.assert_allclose(norms, np.sqrt(dim * distribution.second_moment), rtol=1e-6)
+    # The mean square over many samples: 6 standard errors, no more than rounding where it is constant.
+    many = draw(name, dim, seed=np.uint32(seed))
+    products = many[:, :, None] * many[:, None, :]
+    expected = np.where(np.eye(dim), square, product)
+    tolerance = 6 * products.std(axis=0) / np.sqrt(len(many)) + 1e-6
+    np.testing.assert_array_less(np.abs(products.mean(axis=0) - expected), tolerance)

@@ -1,4 +1,4 @@
-"""Tests of the learner, of its parameter stores and of the lazy Adam."""
+"""Tests of the learner and of the lazy Adam."""
 
 import functools
 import re
@@ -140,7 +140,7 @@ def test_prior_is_fixed_and_unknown_to_the_optimiser(optimizer, table):
     # What is optimised is the learnable parameters and nothing else: with two moments and a target, and a
     # counter per optimiser (and per row, if lazy).
     num_params = sum(leaf.size for leaf in jax.tree.leaves(learner.variables(after).params))
-    num_stored = sum(leaf.size for leaf in jax.tree.leaves(after.store))
+    num_stored = sum(leaf.size for leaf in jax.tree.leaves((after.params, after.target_params, after.opt_state)))
     assert num_stored == 4 * num_params + 1 + (NUM_STATES if optimizer == "lazy_adam" else 0)
 
 
@@ -152,11 +152,52 @@ def test_target_is_copied_before_every_period(target_period):
     online = []
     for count in range(9):
         online.append(state.params)
-        state, _ = learner.step(state, types.Batch(make_transitions(rng, BATCH_SIZE)), make_key(count))
-        # The update number `count` has used the parameters of the last multiple of the period.
+        # The update number `count` uses the parameters of the last multiple of the period.
         copied = count - count % target_period
         jax.tree.map(np.testing.assert_array_equal, state.target_params, online[copied])
+        state, _ = learner.step(state, types.Batch(make_transitions(rng, BATCH_SIZE)), make_key(count))
         assert max_difference(state.params, online[-1]) > 1e-4
+
+
+def test_moving_target_by_hand():
+    network = make_network()
+    learner = learner_lib.make_learner(network, losses.make_td_loss(network), optax.sgd(0.1), polyak=0.25)
+    state = learner.init(jax.random.key(0))
+    gradient = jax.tree.map(jnp.ones_like, state.params)
+    after = learner.apply_gradient(learner.apply_gradient(state, gradient), gradient)
+    # Online -0.1 and -0.2 from the start; the target a quarter of the way each time: -0.025, then -0.06875.
+    expected = jax.tree.map(lambda x: x - 0.06875, state.params)
+    assert max_difference(after.target_params, expected) < 1e-6
+    assert max_difference(after.params, jax.tree.map(lambda x: x - 0.2, state.params)) < 1e-6
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "lazy_adam"])
+def test_an_update_is_its_gradient_applied(optimizer):
+    """The two halves that a loop of one's own, or a mean over devices in between, puts together."""
+    learner = make_learner(optimizer)
+    whole = halves = state = initial_state(optimizer)
+    target = learner.variables(state).params
+    rng = np.random.default_rng(0)
+    for i in range(6):
+        batch, noise = types.Batch(make_transitions(rng, BATCH_SIZE)), learner.draw(make_key(i), BATCH_SIZE)
+        whole, metrics = learner.update(whole, batch, noise)
+        params = learner.variables(halves).params
+        target = params if i % 4 == 0 else target
+        (value, each), gradient = learner.value_and_grad(params, target, state.prior, batch, noise)
+        halves = learner.apply_gradient(halves, gradient)
+        assert value == pytest.approx(float(metrics["loss"]), rel=1e-4)
+        np.testing.assert_allclose(each, metrics["losses"], rtol=1e-3, atol=1e-5)
+    assert max_difference(learner.variables(halves).params, learner.variables(whole).params) < 1e-5
+
+
+def test_weights_enter_the_loss_and_not_the_losses():
+    learner, state = make_learner(), initial_state()
+    batch = types.Batch(make_transitions(np.random.default_rng(0), BATCH_SIZE))
+    weights = np.linspace(0.0, 2.0, BATCH_SIZE, dtype=np.float32)
+    _, plain = learner.step(state, batch, make_key(0))
+    _, weighted = learner.step(state, batch._replace(weights=weights), make_key(0))
+    np.testing.assert_array_equal(weighted["losses"], plain["losses"])
+    assert weighted["loss"] == pytest.approx(np.mean(weights * np.asarray(plain["losses"])), rel=1e-5)
 
 
 def test_steps_vmap_over_seeds():
@@ -279,11 +320,11 @@ def test_lazy_adam_equals_adam(target_period, skewed_transitions):
     # The losses also depend on the target parameters, and on every update on the way.
     np.testing.assert_allclose(lazy_losses, dense_losses, rtol=1e-4, atol=1e-5)
     # It would not pass if resting rows rested: what they have stored is behind by far more than that.
-    stored = lazy_state.store.rows[:, 0]
+    stored = lazy_state.opt_state.rows[:, 0]
     rows = lazy.variables(lazy_state).params["torso"]["rows"]
     assert max_difference(stored, rows) > 1e-4
     # Clipping was active: the running mean of the squared norms of gradients is close to the bound.
-    nu = optax.tree.get(dense_state.store.opt_state, "nu")
+    nu = optax.tree.get(dense_state.opt_state, "nu")
     squared_norm = sum(np.sum(leaf) for leaf in jax.tree.leaves(nu)) / (1 - 0.999 ** len(dense_losses))
     assert 0.5 * max_grad_norm**2 < squared_norm < 0.999 * max_grad_norm**2
 

@@ -90,13 +90,14 @@ def test_restored_is_unbroken(program):
     unbroken.run(150)
     metrics = unbroken.run(50)
     first.run(150)
-    second.restore(first.agent.state, first.actions)
+    second.restore(first.tree())
     assert (second.agent.steps, second.episodes) == (150, first.episodes)
     again = second.run(50)
     for expected, found in zip(metrics, again, strict=True):
         np.testing.assert_array_equal(expected, found)
-    np.testing.assert_array_equal(unbroken.actions, second.actions)
-    assert len(second.actions) == 201
+    actions = [x.tree()["actions"] for x in (unbroken, second)]
+    np.testing.assert_array_equal(*actions)
+    assert len(actions[1]) == 201
     states = [x.agent.state._replace(key=None) for x in (unbroken, second)]
     for expected, found in zip(*map(jax.tree.leaves, states), strict=True):
         np.testing.assert_array_equal(expected, found)
@@ -120,8 +121,8 @@ def test_runs_do_not_depend_on_how_many_steps_share_a_draw(program, monkeypatch)
 def test_an_environment_that_does_not_repeat_itself_is_found_out(program):
     first, second = _loop(program, seed=0), _loop(program, seed=1)
     first.run(30)
-    with pytest.raises(errors.UserError, match="the environment did not repeat itself: seed its random numbers"):
-        second.restore(first.agent.state, first.actions)
+    with pytest.raises(errors.UserError, match="the environment is not deterministic: seed its random numbers"):
+        second.restore(first.tree())
 
 
 def test_observations_of_double_precision_are_restored(program):
@@ -131,7 +132,7 @@ def test_observations_of_double_precision_are_restored(program):
 
     first, second = (loop_lib.Loop(program, lambda: Double(0), jax.random.key(1)) for _ in range(2))
     first.run(30)
-    second.restore(first.agent.state, first.actions)
+    second.restore(first.tree())
     assert second.agent.steps == 30
 
 

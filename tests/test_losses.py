@@ -53,10 +53,16 @@ TRANSITION = types.Transition(
 )
 
 
-def table_loss(loss_indices=None, target_indices=None, index="gaussian", is_linear=True, **kwargs):
-    """The loss of TRANSITION under ONLINE and TARGET with given indices."""
+def sigma_for(factor, index):
+    """The sigma that makes xi^T z enter the loss with this factor: the noise's standard deviation, z being
+    drawn from scaled_sphere, whose second moment is 1."""
+    return factor * np.sqrt(index.dim * index.second_moment)
+
+
+def table_loss(loss_indices=None, target_indices=None, index="gaussian", is_linear=True, factor=0.0, **kwargs):
+    """The loss of TRANSITION under ONLINE and TARGET with given indices; xi^T z enters with `factor`."""
     network = make_table_network(indices.make(index, 2), is_linear)
-    loss = losses.make_td_loss(network, **kwargs)
+    loss = losses.make_td_loss(network, sigma=sigma_for(factor, network.index), **kwargs)
     noise = losses.LossNoise(*(None if x is None else jnp.array(x) for x in (loss_indices, target_indices)))
     return loss.apply(ONLINE, TARGET, TRANSITION, NO_PRIOR, NO_PRIOR, noise)
 
@@ -70,7 +76,7 @@ def table_loss(loss_indices=None, target_indices=None, index="gaussian", is_line
 def test_exact_loss_by_hand(double_q, target, index, c):
     # Target index (1, 0): the plain maximum is 6; the online network selects action 0, worth 1.
     # y = 0.5 + 0.9 * target; mu = 3, m = (0.5, -1), z = (2, -1).
-    value = table_loss(None, [[1.0, 0.0]], index, kind="exact", sigma=0.1, double_q=double_q)
+    value = table_loss(None, [[1.0, 0.0]], index, kind="exact", factor=0.1, double_q=double_q)
     spread = (0.1 * 2 - 0.5) ** 2 + (0.1 * -1 + 1) ** 2
     assert value == pytest.approx((0.5 + 0.9 * target - 3) ** 2 + c * spread, rel=1e-5)
 
@@ -80,7 +86,7 @@ def test_exact_loss_by_hand(double_q, target, index, c):
 def test_sampled_loss_by_hand(double_q, target, is_linear):
     loss_indices = [[1.0, 2.0], [-1.0, 0.5]]
     value = table_loss(
-        loss_indices, [[1.0, 0.0]], is_linear=is_linear, kind="sampled", sigma=0.1, double_q=double_q
+        loss_indices, [[1.0, 0.0]], is_linear=is_linear, kind="sampled", factor=0.1, double_q=double_q
     )
     # xi^T z is 0 and -2.5; Q is 3 + 0.5 - 2 = 1.5 and 3 - 0.5 - 0.5 = 2.
     errors = [0.5 + 0.9 * target - 1.5, 0.5 - 0.25 + 0.9 * target - 2]
@@ -102,7 +108,7 @@ def test_optimistic_target_by_hand(kind, double_q, best):
 def test_dependent_target_by_hand(double_q):
     # Every loss index is its own target index.
     value = table_loss(
-        [[1.0, 0.0], [0.0, 1.0]], None, kind="sampled", sigma=0.1, target_index="dependent", double_q=double_q
+        [[1.0, 0.0], [0.0, 1.0]], None, kind="sampled", factor=0.1, target_index="dependent", double_q=double_q
     )
     # (1, 0): xi^T z = 2, Q = 3.5, target 6 or, double, 1.  (0, 1): xi^T z = -1, Q = 2, target 6 both ways.
     errors = [0.5 + 0.2 + 0.9 * (1.0 if double_q else 6.0) - 3.5, 0.5 - 0.1 + 0.9 * 6.0 - 2.0]
@@ -116,8 +122,9 @@ MASKED = TRANSITION._replace(z_t=jnp.array([2.0, 0.0]))
 
 def ensemble_loss(transition, **kwargs):
     loss = losses.make_td_loss(
-        make_table_network(indices.coordinate(2)), kind="enumerated", perturbation="mask", **kwargs
+        make_table_network(indices.coordinate(2)), kind="enumerated", is_masked=True, **kwargs
     )
+    assert loss.perturbation.name == "bernoulli_mask" and loss.perturbation.dim == 2
     assert loss.draw(jax.random.key(0), 3) == losses.LossNoise(None, None)
     return loss.apply(ONLINE, TARGET, transition, NO_PRIOR, NO_PRIOR, losses.LossNoise(None, None))
 
@@ -147,7 +154,7 @@ def test_optimistic_ensemble_by_hand():
 def test_masked_loss_is_the_mean_of_the_sampled_one():
     network = make_table_network(indices.coordinate(2))
     sampled = losses.make_td_loss(
-        network, kind="sampled", perturbation="mask", target_index="dependent", num_indices=20_000
+        network, kind="sampled", is_masked=True, target_index="dependent", num_indices=20_000
     )
     noise = jax.tree.map(lambda x: x[0], sampled.draw(jax.random.key(0), 1))
     value = sampled.apply(ONLINE, TARGET, MASKED, NO_PRIOR, NO_PRIOR, noise)
@@ -195,9 +202,9 @@ def test_td_error_equals_rlax(num_actions):
         a_tm1 = int(rng.integers(num_actions))
         r_t, discount_t = np.float32(rng.normal()), np.float32(rng.choice([0.0, 0.99]))
         arguments = (jnp.asarray(q_tm1), a_tm1, r_t, discount_t, jnp.asarray(q_t))
-        plain = losses.td_error(jnp.asarray(q_tm1)[a_tm1], r_t, discount_t, jnp.asarray(q_t)[None])
+        plain = losses.optimistic_td_error(jnp.asarray(q_tm1)[a_tm1], r_t, discount_t, jnp.asarray(q_t)[None])
         assert plain == pytest.approx(float(rlax.q_learning(*arguments)), abs=1e-6)
-        double = losses.td_error(
+        double = losses.optimistic_td_error(
             jnp.asarray(q_tm1)[a_tm1], r_t, discount_t, jnp.asarray(q_t)[None], jnp.asarray(selector)[None]
         )
         expected = rlax.double_q_learning(*arguments, jnp.asarray(selector))
@@ -257,7 +264,7 @@ def test_exact_loss_is_the_limit_of_the_sampled_one(index, double_q, num_ois):
     variables, target = network.init(jax.random.key(0)), network.init(jax.random.key(1)).params
     transition = TRANSITION._replace(z_t=jnp.array([1.0, -0.5, 2.0]))
     priors = [network.prior(variables.prior, o) for o in (transition.o_tm1, transition.o_t)]
-    kwargs = dict(sigma=0.7, num_ois=num_ois, double_q=double_q)
+    kwargs = dict(sigma=sigma_for(0.7, network.index), num_ois=num_ois, double_q=double_q)
     exact = losses.make_td_loss(network, kind="exact", **kwargs)
     sampled = losses.make_td_loss(network, kind="sampled", num_indices=num, **kwargs)
     noise = jax.tree.map(lambda x: x[0], sampled.draw(jax.random.key(2), 1))
@@ -339,7 +346,7 @@ def test_prior_regularization_by_hand():
 @pytest.mark.parametrize("double_q", [False, True])
 def test_only_the_value_of_the_action_taken_gets_a_gradient(kind, double_q):
     network = make_table_network(indices.gaussian(2))
-    loss = losses.make_td_loss(network, kind=kind, sigma=0.1, double_q=double_q)
+    loss = losses.make_td_loss(network, kind=kind, sigma=sigma_for(0.1, network.index), double_q=double_q)
     noise = losses.LossNoise(jnp.array([[1.0, 2.0]]) if kind == "sampled" else None, jnp.array([[1.0, 0.0]]))
     online, target, prior_t = jax.grad(loss.apply, (0, 1, 4))(
         ONLINE, TARGET, TRANSITION, NO_PRIOR, NO_PRIOR, noise
@@ -363,24 +370,83 @@ def test_only_the_value_of_the_action_taken_gets_a_gradient(kind, double_q):
     "kwargs, index, is_linear, message",
     [
         (dict(kind="mean"), "gaussian", True, "unknown loss 'mean'; choose one of exact, sampled, enumerated"),
-        (dict(perturbation="half"), "gaussian", True, "unknown perturbation 'half'; choose one of noise, mask"),
-        (dict(perturbation="mask"), "gaussian", True, "no masks: use loss=sampled or loss=enumerated"),
-        (dict(kind="sampled", perturbation="mask"), "sphere", True, "must not be negative.*'sphere'"),
-        (dict(kind="sampled", perturbation="mask"), "cube", True, "must not be negative.*'cube'"),
-        (dict(kind="sampled", num_indices=0), "gaussian", True, "must be at least 1, got 0 and 1"),
-        (dict(num_ois=0), "gaussian", True, "must be at least 1, got 20 and 0"),
-        (dict(kind="enumerated"), "gaussian", True, "'gaussian' cannot take all its values.*loss=sampled"),
+        (dict(is_masked="half"), "gaussian", True, "is_masked must be True or False, got 'half'"),
+        (dict(is_masked=True), "gaussian", True, "no masks: use the sampled or the enumerated loss"),
+        (dict(kind="sampled", is_masked=True), "sphere", True, "must not be negative.*'sphere'"),
+        (dict(kind="sampled", is_masked=True), "cube", True, "must not be negative.*'cube'"),
+        (
+            dict(kind="sampled", is_masked=True, perturbation=indices.sphere(2)),
+            "coordinate",
+            True,
+            "must not be negative, as those of 'sphere' can be: use bernoulli_mask",
+        ),
+        (dict(kind="sampled", is_masked=True, sigma=0.1), "coordinate", True, "no noise.*use sigma=0"),
+        (dict(kind="sampled", num_indices=0), "gaussian", True, "num_indices must be at least 1, got 0"),
+        (dict(num_ois=0), "gaussian", True, "num_ois must be at least 1, got 0"),
+        (dict(sigma=-0.1), "gaussian", True, "sigma must be at least 0, got -0.1"),
+        (dict(perturbation=indices.sphere(3)), "gaussian", True, "must have the dimension 2 of the index, got 3"),
+        (
+            dict(sigma=0.1, perturbation=indices.bernoulli_mask(2)),
+            "gaussian",
+            True,
+            "isotropic second moments, got 'gaussian' and 'bernoulli_mask'",
+        ),
+        (dict(kind="enumerated"), "gaussian", True, "'gaussian' has no finite support.*use the sampled loss"),
         (dict(kind="sampled", target_index="all"), "sphere", True, "'sphere'.*target_index=transition"),
         (dict(kind="sampled", target_index="all", num_ois=2), "coordinate", True, "leaves no choice.*num_ois=1"),
-        (dict(kind="exact"), "coordinate", False, "linear in its index.*use loss=sampled"),
+        (dict(kind="exact"), "coordinate", False, "linear in its index.*use the sampled loss"),
         (dict(target_index="none"), "gaussian", True, "unknown target_index 'none'.*transition, shared, dep"),
-        (dict(target_index="dependent"), "gaussian", True, "use loss=sampled with target_index=dependent"),
-        (dict(kind="exact"), "coordinate", True, "zero mean.*not 'coordinate': use loss=sampled"),
-        (dict(kind="exact"), "bernoulli_mask", True, "not 'bernoulli_mask': use loss=sampled"),
-        (dict(kind="exact"), "gaussian", False, "linear in its index.*use loss=sampled"),
+        (dict(target_index="dependent"), "gaussian", True, "use the sampled loss with target_index=dependent"),
+        (dict(kind="exact"), "coordinate", True, "zero mean.*not 'coordinate': use the sampled loss"),
+        (dict(kind="exact"), "bernoulli_mask", True, "not 'bernoulli_mask': use the sampled loss"),
+        (dict(kind="exact"), "gaussian", False, "linear in its index.*use the sampled loss"),
         (dict(kind="sampled", target_index="dependent", num_ois=2), "gaussian", True, "use num_ois=1"),
     ],
 )
 def test_invalid_combinations(kwargs, index, is_linear, message):
     with pytest.raises(ValueError, match=message):
         losses.make_td_loss(make_table_network(indices.make(index, 2), is_linear), **kwargs)
+
+
+def test_noise_needs_an_index():
+    with pytest.raises(ValueError, match="sigma is for networks with an index: use sigma=0"):
+        losses.make_td_loss(make_table_network(indices.no_index()), sigma=0.1)
+
+
+# The functions of arrays. Rows of Q-values, one per target index: plain maxima 4, 5.5 and 4.5; double, with the
+# actions 1, 0 and 1 of the selector, 4, 1 and 4.5.
+Q_T = jnp.array([[2.0, 4.0], [1.0, 5.5], [1.5, 4.5]])
+SELECTOR = jnp.array([[2.0, 5.0], [4.5, 3.0], [3.0, 4.0]])
+REWARD, DISCOUNT = jnp.float32(0.5), jnp.float32(0.9)
+
+
+@pytest.mark.parametrize("selector, best", [(None, 5.5), (SELECTOR, 4.5)])
+def test_losses_of_arrays_by_hand(selector, best):
+    y = 0.5 + 0.9 * best
+    coefficients, z = jnp.array([[7.0, 7.0, 7.0], [0.5, -1.0, 3.0]]), jnp.array([2.0, -1.0])
+    exact = losses.exact_td_loss(
+        coefficients, jnp.array(1), REWARD, DISCOUNT, Q_T, selector, z, 0.1, second_moment=0.5
+    )
+    assert exact == pytest.approx((y - 3) ** 2 + 0.5 * ((0.2 - 0.5) ** 2 + (-0.1 + 1) ** 2), rel=1e-5)
+    q_tm1, xi = jnp.array([1.5, 2.0]), jnp.array([[1.0, 2.0], [-1.0, 0.5]])
+    sampled = losses.sampled_td_loss(q_tm1, REWARD, DISCOUNT, Q_T, selector, xi, z, 0.1)  # xi^T z: 0 and -2.5
+    assert sampled == pytest.approx(((y - 1.5) ** 2 + (y - 0.25 - 2) ** 2) / 2, rel=1e-5)
+    masked = losses.masked_td_loss(q_tm1, REWARD, DISCOUNT, Q_T, selector, jnp.array([2.0, 0.0]))
+    assert masked == pytest.approx((y - 1.5) ** 2, rel=1e-5)
+
+
+def test_an_action_out_of_range_is_not_a_number():
+    for action in (2, -1):
+        transition = TRANSITION._replace(a_tm1=jnp.array(action))
+        for kind, noise in (("exact", None), ("sampled", jnp.ones((1, 2)))):
+            loss = losses.make_td_loss(make_table_network(indices.gaussian(2)), kind=kind)
+            value = loss.apply(
+                ONLINE, TARGET, transition, NO_PRIOR, NO_PRIOR, losses.LossNoise(noise, jnp.ones((1, 2)))
+            )
+            assert np.isnan(value)
+
+
+def test_a_target_that_is_not_a_number_reaches_the_gradient():
+    q_t = Q_T.at[1, 0].set(jnp.nan)
+    gradient = jax.grad(lambda q: losses.optimistic_td_error(q, REWARD, DISCOUNT, q_t) ** 2)(jnp.float32(1.0))
+    assert np.isnan(gradient)

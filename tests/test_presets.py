@@ -8,7 +8,6 @@ import re
 import pytest
 
 from hyperagent_jax import agents
-from hyperagent_jax import config as config_lib
 from hyperagent_jax import types
 from hyperagent_jax.agents import atari_presets
 from hyperagent_jax.agents import base
@@ -16,6 +15,7 @@ from hyperagent_jax.agents import bootdqn
 from hyperagent_jax.agents import ddqn
 from hyperagent_jax.agents import hyperagent
 from hyperagent_jax.agents import hyperagent_rmax
+from hyperagent_jax.experiment import fingerprint
 
 BASE = dict(
     hidden_sizes=(64, 64),
@@ -122,8 +122,8 @@ def test_presets_are_called_with_settings():
 @pytest.mark.parametrize("name", agents.CONFIGS)
 def test_settings_introduced_start_with_the_default_of_their_class(name):
     """So that results on file from before a setting existed are completed with what was in effect then."""
-    introduced = config_lib.introduced(config=agents.CONFIGS[name]())["config"]
-    assert introduced == json.loads(json.dumps(EXPECTED[name][1]))
+    defaults = fingerprint.field_defaults(agents.CONFIGS[name]())
+    assert defaults == json.loads(json.dumps(EXPECTED[name][1]))
 
 
 def test_atari_presets_are_ordinary_configs():
@@ -154,8 +154,15 @@ def test_make_is_one_call():
             "unknown setting 'sigma'; choose",
         ),
         (lambda: agents.CONFIGS["ddqn"].with_overrides(width=3), "unknown setting 'width'; choose one of hidden"),
-        (lambda: agents.make("ddqn", types.EnvironmentSpec(3, (5,), 7)), "use observation_shape=(), got (5,)"),
-        (lambda: agents.make("ddqn", types.EnvironmentSpec(0, (5,))), "num_actions must be a whole number"),
+        (
+            lambda: agents.make("ddqn", types.EnvironmentSpec(3, (5,), 7)),
+            "whose observation_shape is (), got observation_shape (5,)",
+        ),
+        (lambda: agents.make("ddqn", types.EnvironmentSpec(0, (5,))), "num_actions must be at least 1, got 0"),
+        (
+            lambda: agents.make("ddqn", types.EnvironmentSpec(2.5, (5,))),
+            "num_actions must be a whole number, got 2.5",
+        ),
         (lambda: base.Config(double_q="no"), "double_q must be True or False, got 'no'"),
         (lambda: base.Config(batch_size=True), "batch_size must be a whole number, got True"),
         (lambda: base.Config(learning_rate="fast"), "learning_rate must be a number, got 'fast'"),

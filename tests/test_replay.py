@@ -1,7 +1,10 @@
 """Tests of the replay ring against a deque."""
 
 import collections
+import functools
 
+import hypothesis
+from hypothesis import strategies as st
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -187,3 +190,38 @@ def test_types_are_kept():
 def test_capacity_must_be_positive():
     with pytest.raises(ValueError, match="capacity must be at least 1, got 0"):
         ring_lib.make_ring(0)
+
+
+# Any sequence of operations on any ring, against a deque
+
+
+@functools.cache
+def compiled_ring(capacity, recent_fraction, priority_fraction):
+    ring = ring_lib.make_ring(capacity, recent_fraction=recent_fraction, priority_fraction=priority_fraction)
+    return ring._replace(add=jax.jit(ring.add), sample=jax.jit(ring.sample), update=jax.jit(ring.update))
+
+
+@hypothesis.settings(max_examples=30, deadline=None)
+@hypothesis.given(
+    capacity=st.sampled_from([1, 2, 5, 16]),
+    fractions=st.sampled_from([(0.0, 0.0), (0.5, 0.0), (0.25, 0.5)]),
+    batches=st.lists(st.lists(st.integers(0, 2**29), min_size=1, max_size=12), min_size=1, max_size=4),
+    bits=st.lists(st.sampled_from([0, 2**32 - 1]) | st.integers(0, 2**32 - 1), min_size=8, max_size=8),
+    losses=st.lists(st.sampled_from([0.0, 1e30]) | st.floats(0, 1e6, width=32), min_size=8, max_size=8),
+)
+def test_any_sequence_of_adds_equals_a_deque(capacity, fractions, batches, bits, losses):
+    ring = compiled_ring(capacity, *fractions)
+    state, model, num_added = ring.init(make_item(0)), collections.deque(maxlen=capacity), 0
+    assert not ring.can_sample(state)
+    for batch in batches:  # samples and updates of priorities come in between
+        for i in batch:
+            state = ring.add(state, make_item(i))
+            model.append(i)
+        num_added += len(batch)
+        assert (int(state.added), int(ring.size(state))) == (num_added, len(model)) and ring.can_sample(state)
+        order = np.arange(num_added - len(model), num_added) % capacity  # the oldest first
+        assert list(identify(jax.tree.map(lambda x, order=order: x[order], state.storage))) == list(model)
+        items, slots = ring.sample(state, np.array(bits, np.uint32))
+        positions = dict(zip(order.tolist(), model, strict=True))
+        assert list(identify(items)) == [positions[slot] for slot in slots.tolist()]
+        state = ring.update(state, slots, np.array(losses, np.float32))

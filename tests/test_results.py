@@ -1,7 +1,8 @@
-"""The files of a run."""
+"""Tables as csv files, numbers as rows have them, and where results come from."""
 
-import json
+import platform
 
+import numpy as np
 import pytest
 
 from hyperagent_jax import errors
@@ -10,183 +11,56 @@ from hyperagent_jax import results
 FIELDS = ("seed", "score")
 
 
-def _open(path, identity=None, resume=False, overwrite=False):
-    return results.RunDirectory(path, identity or {"config": {"a": 1}}, resume=resume, overwrite=overwrite)
+def test_a_line_cut_short_is_left_out(tmp_path):
+    path = tmp_path / "results.csv"
+    assert results.read_csv(path) == []
+    results.write_csv(path, FIELDS, [{"seed": 0, "score": 0.5}, {"seed": 1}])
+    assert path.read_bytes() == b"seed,score\n0,0.5\n1,\n"
+    with open(path, "a") as f:
+        f.write("3,1.")
+    assert results.read_csv(path) == [{"seed": "0", "score": "0.5"}, {"seed": "1", "score": ""}]
+    path.write_text("seed,sc")  # killed while writing the header
+    assert results.read_csv(path) == []
 
 
-def test_rows_survive_a_torn_last_line(tmp_path):
-    directory = _open(tmp_path)
-    for seed in range(3):
-        directory.add("results", FIELDS, {"seed": seed, "score": seed * 0.5})
-    with open(tmp_path / "results.csv", "a") as f:
-        f.write("3,1.")  # killed while writing
-    assert [row["seed"] for row in directory.rows("results")] == ["0", "1", "2"]
-    directory.keep("results", FIELDS, lambda row: row["seed"] != "1")
-    assert (tmp_path / "results.csv").read_text() == "seed,score\n0,0.0\n2,1.0\n"
+@pytest.mark.parametrize(
+    "content, message",
+    [
+        (b"seed,score\n0\n1,2\n", "results.csv is corrupt: fix or delete it"),
+        (b"seed,score\n0,1,2\n", "results.csv is corrupt: fix or delete it"),
+        (b"seed\n\xff\xfe\n", "cannot read .*results.csv: it is not a text file"),
+    ],
+)
+def test_corrupt_files_are_one_clear_line(content, message, tmp_path):
+    (tmp_path / "results.csv").write_bytes(content)
+    with pytest.raises(errors.UserError, match=message):
+        results.read_csv(tmp_path / "results.csv")
 
 
-def test_config_records_where_results_come_from(tmp_path):
-    _open(tmp_path)
-    record = json.loads((tmp_path / "config.json").read_text())
-    assert record["identity"] == {"config": {"a": 1}}
-    assert record["versions"]["jax"] and record["commit"] and record["command"]
+def test_a_failed_write_keeps_the_file(tmp_path, monkeypatch):
+    path = tmp_path / "results.csv"
+    results.write_csv(path, FIELDS, [{"seed": 0, "score": 1}])
 
-
-def test_config_records_where_a_run_went_on(tmp_path, monkeypatch):
-    directory = _open(tmp_path)
-    directory.add("results", FIELDS, {"seed": 0, "score": 1})
-    directory.close()
-    first = results.provenance()
-    for commits, resumed in ((["a", "a", "b"], ["a", "b"]), (["b", "a"], ["a", "b", "a"])):
-        for commit in commits:
-            monkeypatch.setattr(results, "provenance", lambda commit=commit: {**first, "commit": commit})
-            _open(tmp_path, resume=True).close()
-        record = json.loads((tmp_path / "config.json").read_text())
-        assert record["commit"] == first["commit"]
-        assert [other["commit"] for other in record["resumed"]] == resumed
-
-
-def test_results_of_another_configuration_are_safe(tmp_path):
-    directory = _open(tmp_path)
-    directory.add("results", FIELDS, {"seed": 0, "score": 1})
-    before = (tmp_path / "results.csv").read_bytes()
-    with pytest.raises(errors.UserError, match="in use by another run"):
-        _open(tmp_path)
-    directory.close()
-    with pytest.raises(errors.UserError, match="already holds a run"):
-        _open(tmp_path)
-    with pytest.raises(errors.UserError, match="a was 1, is now 2"):
-        _open(tmp_path, {"config": {"a": 2}}, resume=True)
-    assert (tmp_path / "results.csv").read_bytes() == before
-    assert len(_open(tmp_path, resume=True).rows("results")) == 1
-    assert _open(tmp_path, {"config": {"a": 2}}, overwrite=True).rows("results") == []
-
-
-def test_flags_that_exclude_each_other_delete_nothing(tmp_path):
-    directory = _open(tmp_path)
-    directory.add("results", FIELDS, {"seed": 0, "score": 1})
-    directory.close()
-    with pytest.raises(errors.UserError, match="--resume goes on with what --overwrite deletes"):
-        _open(tmp_path, resume=True, overwrite=True)
-    with pytest.raises(errors.UserError, match="already holds a run: add --overwrite to delete it, or choose"):
-        _open(tmp_path, resume=None)
-    assert len(_open(tmp_path, resume=True).rows("results")) == 1
-
-
-@pytest.mark.parametrize("flags", [{}, {"resume": True}, {"overwrite": True}])
-def test_results_that_nobody_can_vouch_for_are_left_alone(flags, tmp_path):
-    (tmp_path / "results.csv").write_text("seed,score\n0,1\n")
-    with pytest.raises(errors.UserError, match="holds a results.csv without the config.json"):
-        _open(tmp_path, **flags)
-    assert (tmp_path / "results.csv").read_text() == "seed,score\n0,1\n"
-
-
-def test_a_full_disk_is_one_clear_line(tmp_path, monkeypatch):
     def full(descriptor):
         raise OSError(28, "No space left on device")
 
-    directory = _open(tmp_path)
     monkeypatch.setattr(results.os, "fsync", full)
-    for write in (
-        lambda: directory.add("results", FIELDS, {"seed": 0, "score": 1}),
-        lambda: directory.keep("results", FIELDS, lambda row: True),
-    ):
-        with pytest.raises(errors.UserError, match="cannot write .*results.csv: No space left on device"):
-            write()
+    with pytest.raises(errors.UserError, match="cannot write .*results.csv: No space left on device"):
+        results.write_csv(path, FIELDS, [])
+    assert path.read_text() == "seed,score\n0,1\n"
 
 
-def test_what_follows_from_the_protocol_is_not_blamed(tmp_path):
-    identity = {"config": {"replay_capacity": 4}, "protocol": {"max_episodes": 1}}
-    directory = _open(tmp_path, identity)
-    directory.add("results", FIELDS, {"seed": 0, "score": 1})
-    directory.close()
-    with pytest.raises(errors.UserError, match=r"\(max_episodes was 1, is now 2\)"):
-        _open(tmp_path, {"config": {"replay_capacity": 8}, "protocol": {"max_episodes": 2}}, resume=True)
+def test_numbers_have_six_digits():
+    assert results.number(np.float32(0.1)) == 0.1
+    assert results.number(1234567.0) == 1234570.0
+    assert results.ratio(1.0, 3.0) == 0.333333
+    assert results.ratio(1.0, 0) == ""
 
 
-def test_settings_that_are_newer_than_the_folder(tmp_path):
-    """They must have the value that was in effect before; then config.json has them too."""
-    directory = _open(tmp_path, {"config": {"a": 1}})
-    directory.add("results", FIELDS, {"seed": 0, "score": 1})
-    directory.close()
-
-    def resume(config):
-        results.RunDirectory(
-            tmp_path, {"config": config}, resume=True, overwrite=False, new={"config": {"a": 0, "b": 2}}
-        ).close()
-
-    with pytest.raises(errors.UserError, match=r"\(b was 2, is now 3\)"):
-        resume({"a": 1, "b": 3})
-    with pytest.raises(errors.UserError, match=r"\(a was 1, is now 0\)"):
-        resume({"a": 0, "b": 2})
-    resume({"a": 1, "b": 2})
-    assert json.loads((tmp_path / "config.json").read_text())["identity"] == {"config": {"a": 1, "b": 2}}
-    with pytest.raises(errors.UserError, match=r"\(b was 2, is now 3\)"):
-        resume({"a": 1, "b": 3})
-
-
-def test_a_resumed_run_may_add_to_the_extensible_parts(tmp_path):
-    def open_with(models, grid):
-        identity = {"experiment": "sweep", "models": models}
-        return results.RunDirectory(
-            tmp_path, identity, resume=True, overwrite=False, extensible=["models"], notes={"grid": grid}
-        )
-
-    def record():
-        return json.loads((tmp_path / "config.json").read_text())
-
-    directory = open_with({"a": {"x": 1}}, [1])
-    directory.add("results", FIELDS, {"seed": 0, "score": 1})
-    first = record()
-    directory.close()
-    open_with({"b": {"x": 2}}, [1, 2]).close()
-    assert record() == {
-        **first,
-        "identity": {"experiment": "sweep", "models": {"a": {"x": 1}, "b": {"x": 2}}},
-        "grid": [1, 2],
-    }
-    with pytest.raises(errors.UserError, match=r"\(x was 1, is now 3\)"):
-        open_with({"a": {"x": 3}}, [1])
-    with pytest.raises(errors.UserError, match=r"\(experiment was sweep, is now bench\)"):
-        _open(tmp_path, {"experiment": "bench", "agent": "a"}, resume=True)
-
-
-def test_columns_of_other_versions(tmp_path):
-    directory = _open(tmp_path)
-    directory.add("results", FIELDS, {"seed": 0, "score": 1})
-    directory.keep("results", ("seed", "new", "score"), lambda row: True)
-    assert (tmp_path / "results.csv").read_text() == "seed,new,score\n0,,1\n"
-    with pytest.raises(errors.UserError, match=r"columns that this version does not write \(new\)"):
-        directory.keep("results", FIELDS, lambda row: True)
-    assert (tmp_path / "results.csv").read_text() == "seed,new,score\n0,,1\n"
-
-
-def test_a_run_that_left_nothing_does_not_block_the_folder(tmp_path):
-    _open(tmp_path)
-    _open(tmp_path, {"config": {"a": 2}})
-    assert json.loads((tmp_path / "config.json").read_text())["identity"]["config"] == {"a": 2}
-
-
-def test_damaged_files_are_one_clear_line(tmp_path):
-    directory = _open(tmp_path)
-    (tmp_path / "results.csv").write_text("seed,score\n0\n1,2\n")
-    with pytest.raises(errors.UserError, match="results.csv is damaged"):
-        directory.rows("results")
-    for text in ("seed,score\nx,1\n", "score\n1\n"):
-        (tmp_path / "results.csv").write_text(text)
-        with pytest.raises(errors.UserError, match="results.csv is damaged"):
-            directory.require_numbers("results", "seed")
-    (tmp_path / "results.csv").write_bytes(b"seed\n\xff\xfe\n")
-    with pytest.raises(errors.UserError, match="cannot read .*results.csv: it is no text file"):
-        directory.rows("results")
-    directory.close()
-    for text in ("{", '{"identity": []}'):
-        (tmp_path / "config.json").write_text(text)
-        with pytest.raises(errors.UserError, match="config.json is damaged"):
-            _open(tmp_path, resume=True)
-
-
-def test_a_folder_that_cannot_be_made_is_one_clear_line(tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(errors.UserError, match="cannot write to --logdir"):
-        _open(tmp_path / "file" / "folder")
+def test_provenance_names_versions_commit_command_and_machine(monkeypatch):
+    monkeypatch.setattr(results.sys, "argv", ["/somewhere/run.py", "--size=4", "--logdir=a b"])
+    origin = results.provenance()
+    assert origin["command"] == "run.py --size=4 '--logdir=a b'"
+    assert origin["versions"]["python"] == platform.python_version() and origin["versions"]["jax"]
+    assert len(origin["commit"].removesuffix("+changes")) == 40 or origin["commit"] == "unknown"
+    assert origin["machine"]["cores"] >= 1

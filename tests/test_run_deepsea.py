@@ -4,6 +4,7 @@ import csv
 import json
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import pytest
 
 SCRIPT = pathlib.Path(__file__).parent.parent / "experiments" / "run_deepsea.py"
 SMALL = ["--hidden_sizes=16,16", "--batch_size=32", "--eval_episodes=10", "--noprogress"]
+SOLVED = ["--size=4", "--max_episodes=600", *SMALL]
 
 
 def _command(*arguments):
@@ -35,7 +37,7 @@ def _rows(path):
         (["--agent=nobody"], "unknown agent 'nobody'; choose one of hyperagent"),
         (["--colour=red"], "Unknown command line flag 'colour'"),
         (["--sigma=much"], "flag --sigma=much: could not convert string to float"),
-        (["--loss=exact", "--target_index=dependent"], "use loss=sampled with target_index=dependent"),
+        (["--loss=exact", "--target_index=dependent"], "use the sampled loss with target_index=dependent"),
         (["--logdir=/proc/nowhere"], "cannot write to --logdir=/proc/nowhere"),
         (["20"], "unexpected argument '20'"),
     ],
@@ -50,20 +52,30 @@ def test_bad_input_is_one_clear_line(arguments, message, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_a_run_writes_its_results_and_protects_them(tmp_path):
-    arguments = ["--size=4", "--max_episodes=600", f"--logdir={tmp_path}", *SMALL]
-    done = _run(*arguments)
+@pytest.fixture(scope="module")
+def solved(tmp_path_factory):
+    """The folder of a run that was solved, and what the run printed."""
+    folder = tmp_path_factory.mktemp("solved")
+    done = _run(*SOLVED, f"--logdir={folder}")
     assert done.returncode == 0, done.stderr
-    (row,) = _rows(tmp_path / "results.csv")
+    return folder, done.stdout
+
+
+def test_a_run_writes_its_results_and_protects_them(solved, tmp_path):
+    folder, output = solved
+    (row,) = _rows(folder / "results.csv")
     assert (row["agent"], row["size"], row["seed"], row["solved"]) == ("hyperagent", "4", "0", "True")
     assert (row["num_params"], row["num_output_params"]) == ("704", "160")
-    assert f"solved in {row['episodes_to_learn']} episodes" in done.stdout
-    record = json.loads((tmp_path / "config.json").read_text())
+    assert f"solved in {row['episodes_to_learn']} episodes" in output
+    record = json.loads((folder / "config.json").read_text())
     assert record["identity"]["config"]["hidden_sizes"] == [16, 16]
-    assert (tmp_path / "deepsea.png").stat().st_size > 10_000
-    curve = _rows(tmp_path / "curve.csv")
+    assert list(record["identity"]) == ["experiment", "agent", "config", "protocol", "runner"]
+    assert (folder / "deepsea.png").stat().st_size > 10_000
+    curve = _rows(folder / "curve.csv")
     assert int(curve[-1]["interactions"]) == int(row["interactions"])
 
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    arguments = [*SOLVED, f"--logdir={tmp_path}"]
     before = (tmp_path / "results.csv").read_bytes()
     refused = _run(*arguments)
     assert refused.returncode == 2 and "already holds a run" in refused.stderr
@@ -74,13 +86,12 @@ def test_a_run_writes_its_results_and_protects_them(tmp_path):
     assert (tmp_path / "results.csv").read_bytes() == before
 
 
-def test_a_file_of_an_older_version_gets_the_new_columns(tmp_path):
-    arguments = ["--size=4", "--max_episodes=50", f"--logdir={tmp_path}", *SMALL]
-    assert _run(*arguments).returncode == 0
+def test_a_file_of_an_older_version_gets_the_new_columns(solved, tmp_path):
+    shutil.copytree(solved[0], tmp_path, dirs_exist_ok=True)
     (row,) = _rows(tmp_path / "results.csv")
     del row["num_output_params"]
     (tmp_path / "results.csv").write_text(",".join(row) + "\n" + ",".join(row.values()) + "\n")
-    done = _run(*arguments, "--num_seeds=2", "--resume")
+    done = _run(*SOLVED, f"--logdir={tmp_path}", "--num_seeds=2", "--resume")
     assert done.returncode == 0, done.stderr
     old, new = _rows(tmp_path / "results.csv")
     assert list(old) == list(new) and None not in new.values()
@@ -95,7 +106,7 @@ def test_more_seeds_join_a_run_without_repeating_any(tmp_path):
     before = _rows(tmp_path / "results.csv")
     done = _run(*arguments, "--num_seeds=4", "--resume")
     assert done.returncode == 0, done.stderr
-    assert "MB per group of 2 seed(s)" in done.stdout and done.stdout.count("[already there]") == 2
+    assert "MB per seed, of which the replay" in done.stdout and done.stdout.count("[already there]") == 2
     rows = _rows(tmp_path / "results.csv")
     assert rows[:2] == before and [row["seed"] for row in rows] == ["0", "1", "2", "3"]
     seeds = [row["seed"] for row in _rows(tmp_path / "curve.csv")]

@@ -11,9 +11,11 @@ from hyperagent_jax import agents
 from hyperagent_jax import prng
 from hyperagent_jax import types
 from hyperagent_jax.environments import probes
+from hyperagent_jax.experiment import base
+from hyperagent_jax.experiment import deep_sea
+from hyperagent_jax.experiment import driver
 from hyperagent_jax.networks import priors
 from hyperagent_jax.networks import torsos
-from hyperagent_jax.runners import deep_sea
 from hyperagent_jax.runners import scan
 
 NAMES = tuple(agents.CONFIGS)
@@ -462,10 +464,10 @@ QUICK = ("hyperagent", "hyperdqn")
 )
 def test_deep_sea_8_is_solved(name):
     """By the systems whose priors explore; the others may or may not find it (results/ has the comparison)."""
-    protocol = deep_sea.Protocol(size=8, max_episodes=2_500)
+    protocol = deep_sea.resolve(deep_sea.Protocol(size=8, max_episodes=2_500))
     settings = dict(num_indices=8) if name == "hypermodel" else {}  # for the time it takes
-    task = deep_sea.Task(name, deep_sea.resolve(agents.CONFIGS[name](**settings), protocol), protocol, (0,))
-    rows = []
-    deep_sea.run_task(task, lambda event: rows.append(event[1]) if event[0] == "result" else None, lambda: False)
-    (row,) = rows
+    config = deep_sea.EXPERIMENT.capped(agents.CONFIGS[name](**settings), protocol)
+    events = []
+    driver.run_task(base.Task("deepsea", name, config, protocol, (0,)), events.append, lambda: False)
+    (row,) = (event.row for event in events if event.kind == "result")
     assert row["solved"] and row["final_return"] == pytest.approx(0.99, abs=1e-6)

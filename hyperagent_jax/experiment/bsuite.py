@@ -140,7 +140,7 @@ class Bsuite(base.Experiment):
                 notes["timed_steps"] += loop.agent.steps - steps
             has_learned |= bool(metrics.updates > 0)
             notes["total_return"] += float(metrics.returns)
-            context.check_loss(metrics.loss, bsuite_id)
+            context.check_loss(metrics.loss, bsuite_id, loop.agent.steps)
             context.advance(loop.episodes)
             if context.is_save_due():
                 context.save(loop.tree())

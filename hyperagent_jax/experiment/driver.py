@@ -223,9 +223,10 @@ def _grouped(
     cells: dict[Any, list[base.Task]] = {}
     for task in missing:
         cells.setdefault((task.columns, task.cell), []).append(task)
-    saved = {
-        file: run_context.load_progress(file)[1].get("seeds", []) for file in checkpoints.glob("*seeds_*.npz")
-    }
+    saved = {}
+    for file in checkpoints.glob("*seeds[_=]*.npz"):
+        if (found := _saved(file, plan)) is not None:
+            saved[file] = found[1].get("seeds", [])
     for members in cells.values():
         first, rest = members[0], {task.seeds[0] for task in members}
         groups: list[tuple[int, ...]] = []
@@ -245,10 +246,19 @@ def _grouped(
             tasks.append(
                 dataclasses.replace(task, checkpoint=str(file), checkpoint_seconds=FLAGS.checkpoint_seconds)
             )
-            if file.exists():
-                progress, _ = run_context.load_progress(file)
-                reached.update({plan.key(task.columns_of(seed)): progress.reached for seed in group})
+            if file.exists() and (found := _saved(file, plan)) is not None:
+                reached.update({plan.key(task.columns_of(seed)): found[0].reached for seed in group})
     return tasks, reached
+
+
+def _saved(file: pathlib.Path, plan: base.Plan) -> tuple[run_context.Progress, dict[str, Any]] | None:
+    """What a checkpoint says of its task; None if it cannot be read and the task's own row will say so."""
+    try:
+        return run_context.load_progress(file)
+    except checkpoint.CheckpointError:
+        if not plan.records_failures:
+            raise
+        return None
 
 
 def _check(plan: base.Plan) -> tuple[base.Needs, dict[Any, str]]:

@@ -89,8 +89,8 @@ class Gymnasium(base.Experiment):
         protocol = task.protocol
         text = (
             f"{task.agent} on {protocol.env}: {agents.count_params(program.agent):,} parameters, "
-            f"{memory / 1e6:.1f} MB per seed; {protocol.steps:,} interactions, {protocol.eval_episodes} "
-            f"episodes every {protocol.eval_every:,}"
+            f"{memory / 1e6:.1f} MB per seed; {protocol.steps:,} interactions, {protocol.eval_episodes} episodes "
+            f"every {protocol.eval_every:,}"
         )
         return base.Needs(memory, text)
 
@@ -113,8 +113,8 @@ class Gymnasium(base.Experiment):
             with context.training():
                 metrics = loop.run(min(_CHUNK, due - loop.agent.steps))
             totals[:] = [x + float(y) for x, y in zip(totals, metrics, strict=True)]
-            context.check_loss(metrics.loss, f"{protocol.env} seed {seed}")
             context.advance(loop.agent.steps, f"episode {loop.episodes}")
+            context.check_loss(metrics.loss, f"{protocol.env} seed {seed}")
             if loop.agent.steps == due and not context.should_stop():
                 environments = _evaluation_environments(protocol, seed, due)
                 eval_key = jax.random.fold_in(key, due)

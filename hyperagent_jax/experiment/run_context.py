@@ -130,11 +130,12 @@ class RunContext:
         """Reports a line for the user."""
         self._send("note", self.task.seeds[0], text=text)
 
-    def check_loss(self, loss: Any, what: str) -> None:
-        """Refuses to continue when training has diverged."""
+    def check_loss(self, loss: Any, what: str, interactions: int | None = None) -> None:
+        """Refuses to continue when training has diverged; `interactions` is where progress counts episodes."""
         if not np.isfinite(loss):
+            reached = self.progress.reached if interactions is None else interactions
             raise errors.UserError(
-                f"{what}: the loss is no longer finite after {self.progress.reached:,} interactions; "
+                f"{what}: the loss is no longer finite after {reached:,} interactions; "
                 "lower --learning_rate or check the rewards"
             )
 

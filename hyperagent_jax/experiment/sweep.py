@@ -63,14 +63,15 @@ def _values(name: str, annotation: Any, entry: Any) -> list[Any]:
 class _Space:
     """The keys that grids of an experiment can have, with their types and defaults."""
 
-    def __init__(self, experiment: base.Experiment, configs: Mapping[str, Any]):
+    def __init__(self, experiment: base.Experiment, configs: Mapping[str, Any] | None):
         self.experiment = experiment
-        self.configs = configs
+        self._given = configs
+        self.configs = configs or experiment.configs()
         protocol = config_lib.settings_of(experiment.protocol_class)
         self.fixed = {"agent": "hyperagent", experiment.problem: protocol[experiment.problem].default, "seed": 0}
         self.protocol = {name: setting for name, setting in protocol.items() if name != experiment.problem}
         self.options = config_lib.settings_of(experiment.options_class) if experiment.options_class else {}
-        self.agents = {name: config_lib.settings_of(config) for name, config in configs.items()}
+        self.agents = {name: config_lib.settings_of(config) for name, config in self.configs.items()}
 
     def of(self, agent: str) -> dict[str, config_lib.Setting]:
         """The settings that runs of an agent have, besides agent, problem and seed."""
@@ -117,7 +118,7 @@ class _Space:
             options = experiment.options_class(**pick(self.options)) if experiment.options_class else None
             problem = {experiment.problem: chosen[experiment.problem]}
             protocol = experiment.resolve(experiment.protocol_class(**problem, **pick(self.protocol)))
-            presets = experiment.configs(options) if self.options else self.configs
+            presets = self._given or experiment.configs(options)
             config = presets[chosen["agent"]](**pick(self.agents[chosen["agent"]]))
         defaults = {**own, **config_lib.settings_of(presets[chosen["agent"]])}
         texts = {
@@ -151,7 +152,7 @@ def plan(
         logdir: folder of the results.
         configs: all agents and what makes their configs; by default the experiment's.
     """
-    space = _Space(experiment, configs or experiment.configs())
+    space = _Space(experiment, configs)
     combinations = [chosen for grid in grids for chosen in space.combinations(grid)]
     keys = dict.fromkeys(key for grid in grids for key in grid)
     settings = tuple(key for key in keys if key not in space.fixed)

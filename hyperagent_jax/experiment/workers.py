@@ -156,7 +156,7 @@ def run_tasks(
         on_failure: called with a task that raised an exception or whose process died, and one line that says so;
             the other tasks continue, in a new process if need be. Without it the first failure ends them all.
         isolate: whether a single worker is a process of its own too, so that its death is not this one's.
-        group: maps a task to a value that tasks share which go well together, say one compiled program. A worker
+        group: maps a task to a value that tasks share that fit together, say one compiled program. A worker
             prefers the group it has begun, then one that no other worker is at, so that few have to begin a group.
         seconds_to_save: after this long a worker that was asked to stop is killed.
 
@@ -225,7 +225,7 @@ def _run_in_processes(
             waiting.clear()
 
     def describe_loss(text: str) -> str:
-        return f"a worker {text}; --resume continues its run"
+        return f"a worker {text}; --resume continues from its checkpoint"
 
     def lose(task: Any, text: str) -> None:  # its process ended, and not because we wanted it to
         fail(task, text, describe_loss(text))
