@@ -9,7 +9,7 @@ Use a finished agent
     save_agent(path, agent, variables)      keeps a trained agent; load_agent(path) returns (agent, variables)
     Policy(agent, variables, key)           policy(observation, is_first) -> action
     environments, runners                   packages: environments, and loops that train agents on them
-    experiment                              package: what the scripts in experiments/ run; sweeps, resume, csv files
+    experiment                              package: what the scripts in experiments/ run: sweeps, resume, csv
 
 Build your own agent from parts
     make_hyper_network(torso, num_actions, index, observation, prior=hyper_prior(scale))

@@ -1,5 +1,6 @@
 """The one driver: plans tasks from flags, executes plans, shows progress and writes rows."""
 
+import collections
 from collections.abc import Sequence
 import dataclasses
 import pathlib
@@ -223,14 +224,16 @@ def _grouped(
     cells: dict[Any, list[base.Task]] = {}
     for task in missing:
         cells.setdefault((task.columns, task.cell), []).append(task)
+    everyone: dict[Any, set[int]] = {}
+    for task in plan.tasks:
+        everyone.setdefault((task.columns, task.cell), set()).update(task.seeds)
     saved = {}
     for file in checkpoints.glob("*seeds[_=]*.npz"):
         if (found := _saved(file, plan)) is not None:
             saved[file] = found[1].get("seeds", [])
-    for members in cells.values():
-        first, rest = members[0], {task.seeds[0] for task in members}
+    for cell, members in cells.items():
+        first, rest, every = members[0], {task.seeds[0] for task in members}, everyone[cell]
         groups: list[tuple[int, ...]] = []
-        every = {task.seeds[0] for task in plan.tasks if (task.columns, task.cell) == (first.columns, first.cell)}
         for file, seeds in sorted(saved.items(), key=lambda item: -len(item[1])):
             group = tuple(seeds)
             name = dataclasses.replace(first, seeds=group).name
@@ -268,10 +271,14 @@ def _check(plan: base.Plan) -> tuple[base.Needs, dict[Any, str]]:
         What the largest task needs, and the cells of a sweep that cannot run, with the reason.
     """
     needs, refused = [], {}
+    counts = collections.Counter((task.columns, task.cell) for task in plan.tasks)
     for cell, task in {task.cell: task for task in plan.tasks}.items():
         try:
             with errors.settings_are_the_users():
-                needs.append(plan.experiment.needs(task))
+                own = plan.experiment.needs(task)
+            num_seeds = counts[task.columns, cell]
+            together = min(plan.experiment.group_size(task.options, num_seeds), num_seeds)
+            needs.append(own._replace(num_bytes=together * own.num_bytes))
         except errors.UserError as error:
             if not plan.is_sweep:
                 raise
