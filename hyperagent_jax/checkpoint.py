@@ -99,13 +99,70 @@ class Unsized:
         self.dtype = np.dtype(dtype)
 
 
+class Front:
+    """Stands in `load`'s `like` for an array of which only the front may have been saved; that part is filled.
+
+    Attributes:
+        array: the array, in C order.
+    """
+
+    def __init__(self, array: np.ndarray):
+        self.array = array
+
+
+def _read_into(arrays: Any, name: str, view: np.ndarray) -> None:
+    """Reads an array straight into `view`, which has its shape and type: large ones are in memory once only."""
+    with arrays.zip.open(f"{name}.npy") as f:
+        _read_header(f)
+        rest = memoryview(view.reshape(-1).view(np.uint8))  # type: ignore[arg-type]  # arrays are buffers
+        while len(rest):
+            count = f.readinto(rest)
+            if not count:
+                raise EOFError(f"{name} ends early")
+            rest = rest[count:]
+
+
+def _read_header(f: Any) -> tuple[tuple[int, ...], bool, np.dtype]:
+    """Shape, whether in Fortran's order, and type of the array in an npy file."""
+    major, _ = np.lib.format.read_magic(f)
+    read = np.lib.format.read_array_header_1_0 if major == 1 else np.lib.format.read_array_header_2_0
+    return read(f)
+
+
+def _restore(path: str | os.PathLike, arrays: Any, name: str, leaf: Any) -> Any:
+    """Reads one array as `leaf` asks for it."""
+    with arrays.zip.open(f"{name}.npy") as f:
+        shape, is_fortran, dtype = _read_header(f)
+    if isinstance(leaf, Unsized):
+        if dtype != leaf.dtype:
+            raise CheckpointError(f"checkpoint {path}: {name} is {dtype}, not {leaf.dtype}")
+        return arrays[name]
+    is_front = isinstance(leaf, Front)
+    own = leaf.array if is_front else jax.eval_shape(jax.random.key_data, leaf) if _is_key(leaf) else leaf
+    fits = shape[1:] == own.shape[1:] and shape[0] <= own.shape[0] if is_front and shape else shape == own.shape
+    if not fits or dtype != own.dtype:
+        raise CheckpointError(
+            f"checkpoint {path} has a different configuration: {name} is {dtype}{list(shape)}, "
+            f"not {own.dtype}{list(own.shape)}"
+        )
+    if not isinstance(own, np.ndarray):
+        array = jnp.asarray(arrays[name])
+        return jax.random.wrap_key_data(array, impl=jax.random.key_impl(leaf)) if _is_key(leaf) else array
+    view = own[: shape[0]] if is_front else own
+    if is_fortran or not view.flags.c_contiguous:
+        view[...] = arrays[name]
+    else:
+        _read_into(arrays, name, view)
+    return view
+
+
 def load(path: str | os.PathLike, like: Any) -> Any:
     """Reads a checkpoint's tree.
 
     Args:
         path: the file.
-        like: a pytree of arrays of the same structure, shapes and types, or `Unsized`. Its numpy arrays are filled
-            in place, one at a time, so that large ones are in memory only once.
+        like: a pytree of arrays of the same structure, shapes and types, or `Unsized`, or `Front`. Its numpy
+            arrays are filled in place.
 
     Returns:
         The tree: numpy arrays where `like` has them, the others on the default device.
@@ -118,24 +175,5 @@ def load(path: str | os.PathLike, like: Any) -> Any:
                 f"checkpoint {path} belongs to another agent or version: it lacks "
                 f"{sorted(set(expected) - found)[:3]} and has {sorted(found - set(expected))[:3]} instead"
             )
-
-        def restore(name: str, leaf: Any) -> np.ndarray | jax.Array:
-            array = arrays[name] if isinstance(leaf, np.ndarray | Unsized) else jnp.asarray(arrays[name])
-            if _is_key(leaf):
-                array = jax.random.wrap_key_data(array, impl=jax.random.key_impl(leaf))
-            if isinstance(leaf, Unsized):
-                if array.dtype != leaf.dtype:
-                    raise CheckpointError(f"checkpoint {path}: {name} is {array.dtype}, not {leaf.dtype}")
-                return array
-            if array.shape != leaf.shape or array.dtype != leaf.dtype:
-                raise CheckpointError(
-                    f"checkpoint {path} has a different configuration: {name} is {array.dtype}{list(array.shape)},"
-                    f" not {leaf.dtype}{list(leaf.shape)}"
-                )
-            if isinstance(leaf, np.ndarray):
-                leaf[...] = array
-                return leaf
-            return array
-
-        leaves = [restore(name, leaf) for name, leaf in expected.items()]
+        leaves = [_restore(path, arrays, name, leaf) for name, leaf in expected.items()]
     return jax.tree.unflatten(jax.tree.structure(like), leaves)

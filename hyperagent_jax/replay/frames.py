@@ -12,12 +12,12 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
+from hyperagent_jax import checkpoint
 from hyperagent_jax import types
+from hyperagent_jax.environments import base as environments_base
 from hyperagent_jax.replay import block_sums
 from hyperagent_jax.replay import ring
 
-# Frames go to a checkpoint in pieces of about this many bytes, so that reading one needs little extra memory.
-_PIECE = 2**26
 _NONE = -1
 
 
@@ -84,32 +84,6 @@ class Settings(NamedTuple):
         return sum(sizes) + (4 * self.capacity if self.priority_fraction else 0)
 
 
-class Rows(NamedTuple):
-    """What some environments show at one time, and what the agent does there.
-
-    Attributes:
-        env_ids: the environments, [k], each at most once.
-        observations: their stacks of frames, the newest last, [k, frames, height, width].
-        is_first: whether the observation begins an episode; the step that led here is then not a transition, [k].
-        rewards: reward of the step that led here, [k].
-        terminated: whether the episode terminated here, [k].
-        last: whether it ended here, terminated or truncated, [k].
-        actions: the action taken here, [k]; meaningless where `last`.
-        priors: the prior's coefficients of the observation, [k, ...].
-        perturbations: z of the transition that begins here, [k, dim].
-    """
-
-    env_ids: np.ndarray
-    observations: np.ndarray
-    is_first: np.ndarray
-    rewards: np.ndarray
-    terminated: np.ndarray
-    last: np.ndarray
-    actions: np.ndarray
-    priors: np.ndarray
-    perturbations: np.ndarray
-
-
 class FrameReplay:
     """The replay. One thread uses it; prefetched batches are gathered by another."""
 
@@ -161,42 +135,55 @@ class FrameReplay:
     def _stacks(self, places: np.ndarray) -> np.ndarray:
         return np.take(self._frames, self._stack_places(places), axis=0)
 
-    def add(self, rows: Rows) -> None:
-        """Adds one row for each of some environments, and the transitions that they complete."""
+    def add(
+        self,
+        step: environments_base.VectorStep,
+        actions: np.ndarray,
+        priors: np.ndarray,
+        perturbations: np.ndarray,
+    ) -> None:
+        """Adds one row for each of some environments, and the transitions that they complete.
+
+        Args:
+            step: what these environments show; each is there at most once.
+            actions: the actions taken there, [k]; meaningless where the episode has ended.
+            priors: the prior's coefficients of the observations, [k, ...].
+            perturbations: z of the transitions that begin there, [k, dim].
+        """
         self._settle()
-        settings, env_ids = self.settings, rows.env_ids
+        settings, env_ids = self.settings, step.env_ids
         places = self._places(env_ids, self._rows[env_ids])
-        depths = self._next_depths(rows)
+        depths = self._next_depths(step)
         self._make_room(env_ids)
-        self._frames[places] = rows.observations[:, -1]
+        self._frames[places] = step.observations[:, -1]
         self._depths[places] = depths
-        self._actions[places] = rows.actions
-        self._priors[places] = rows.priors
-        self._perturbations[places] = rows.perturbations
+        self._actions[places] = actions
+        self._priors[places] = priors
+        self._perturbations[places] = perturbations
         self._returns[places] = 0.0
         self._transitions[places] = _NONE
 
         # Rewards and ends count for the transitions that began up to n rows ago in the same episode (eq. n-step).
-        steps = np.where(rows.is_first, 0, self._steps[env_ids] + 1)
+        steps = np.where(step.is_first, 0, self._steps[env_ids] + 1)
         for k in range(settings.n_step, 0, -1):
             open_ones = steps >= k
             begun = self._places(env_ids, self._rows[env_ids] - k)
-            gained = np.float32(settings.discount ** (k - 1)) * rows.rewards.astype(np.float32)
+            gained = np.float32(settings.discount ** (k - 1)) * step.rewards.astype(np.float32)
             self._returns[begun[open_ones]] += gained[open_ones]
-            complete = open_ones & (rows.last | (k == settings.n_step))
-            discounts = np.where(rows.terminated, 0.0, settings.discount**k)
+            complete = open_ones & (step.last | (k == settings.n_step))
+            discounts = np.where(step.terminated, 0.0, settings.discount**k)
             self._complete(begun[complete], k, discounts[complete])
         # No transition stays open after the end: the next row begins an episode.
-        self._steps[env_ids] = np.where(rows.last, 0, steps)
+        self._steps[env_ids] = np.where(step.last, 0, steps)
         self._rows[env_ids] += 1
 
-    def _next_depths(self, rows: Rows) -> np.ndarray:
+    def _next_depths(self, step: environments_base.VectorStep) -> np.ndarray:
         """How many rows before the new ones belong to their stacks."""
         frames = self.settings.stack_shape[0]
-        places = self._places(rows.env_ids, self._rows[rows.env_ids] - 1)
+        places = self._places(step.env_ids, self._rows[step.env_ids] - 1)
         depths = np.minimum(self._depths[places].astype(np.int64) + 1, frames - 1)
-        for i in np.flatnonzero(rows.is_first):
-            stack = rows.observations[i]
+        for i in np.flatnonzero(step.is_first):
+            stack = step.observations[i]
             # After a lost life the stack continues, after the end of a game it is filled with the first frame.
             if np.all(stack == stack[-1]):
                 depths[i] = 0
@@ -304,36 +291,31 @@ class FrameReplay:
         self._weights.set(numbers[there] % self.settings.capacity, errors[there])
         self._newest_priority[0] = newest
 
-    def state(self) -> dict[str, Any]:
-        """Everything to save, as views of the arrays in use: filling those of an equal replay restores it.
-
-        Which rows are in use depends on `progress`, to which the other replay must be brought first.
-        """
+    def state(self) -> dict[str, np.ndarray]:
+        """All there is to save: of arrays of rows and transitions, the front that is in use."""
         self._settle()
         used = int(min(self._rows.max(), self.settings.num_rows))
-        row_bytes = math.prod(self.settings.stack_shape[1:]) * self.settings.num_envs
-        per_piece = max(1, _PIECE // row_bytes)
-        state: dict[str, Any] = {
-            name: array[:used] for name, array in self._arrays.items() if name not in ("frames", "starts")
+        front = {name: array[:used] for name, array in self._arrays.items()}
+        front["starts"] = self._starts[: min(self.added, self.settings.capacity)]
+        return {**front, **self._counters()}
+
+    def like(self) -> dict[str, Any]:
+        """What a checkpoint of `state` looks like: loading it fills this replay. Call `refresh` after that."""
+        return {**{name: checkpoint.Front(array) for name, array in self._arrays.items()}, **self._counters()}
+
+    def _counters(self) -> dict[str, np.ndarray]:
+        counters: dict[str, np.ndarray] = {
+            "rows": self._rows,
+            "steps": self._steps,
+            "counts": self._counts,
+            "newest_priority": self._newest_priority,
         }
-        frames = self._arrays["frames"]
-        state["frames"] = [frames[i : min(i + per_piece, used)] for i in range(0, used, per_piece)]
-        state["starts"] = self._starts[: min(self.added, self.settings.capacity)]
-        state["steps"], state["newest_priority"] = self._steps, self._newest_priority
         if self._weights is not None:
-            state["weights"] = self._weights.weights
-        return state
+            counters["weights"] = self._weights.weights
+        return counters
 
-    def progress(self) -> dict[str, list[int]]:
-        """Counters that say how much of the arrays is in use; plain numbers."""
-        return {"rows": self._rows.tolist(), "counts": self._counts.tolist()}
-
-    def set_progress(self, progress: dict[str, list[int]]) -> None:
-        """Sets the counters to those of a saved replay, before its `state` is filled in."""
-        self._rows[:], self._counts[:] = progress["rows"], progress["counts"]
-
-    def restored(self) -> None:
-        """To be called after `state` was filled in."""
+    def refresh(self) -> None:
+        """Computes the sums of priorities, after these were loaded."""
         if self._weights is not None:
             self._weights.refresh()
 

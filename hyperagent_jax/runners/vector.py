@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from hyperagent_jax import actor as actor_lib
+from hyperagent_jax import checkpoint
 from hyperagent_jax import errors
 from hyperagent_jax import prng
 from hyperagent_jax import types
@@ -193,19 +194,7 @@ class VectorRunner:
         if self._is_synchronous:
             self._log.extend(actions.astype(np.uint8).tobytes())
         self.rounds += 1
-        self.replay.add(
-            frames_lib.Rows(
-                step.env_ids,
-                step.observations,
-                step.is_first,
-                step.rewards,
-                step.terminated,
-                step.last,
-                actions,
-                priors,
-                perturbations,
-            )
-        )
+        self.replay.add(step, actions, priors, perturbations)
         self._learn()
         # What was sent to an environment whose episode has ended is not an interaction.
         self._choose_batches(self.interactions + int(np.sum(~step.last)))
@@ -269,14 +258,11 @@ class VectorRunner:
             "games": self.games,
             "updates_before": self._updates_before,
             "scores": self._scores,
-            "pending": len(self._priorities),
             "game_scores": self._game_scores.tolist(),
-            "log": len(self._log) // self.environment.num_envs,
-            "replay": self.replay.progress(),
         }
 
     def tree(self) -> dict[str, Any]:
-        """The arrays to save; those of the replay are its own and can be filled in place."""
+        """The arrays to save."""
         batch_size = self.agent.config.batch_size
         numbers = np.array([numbers for numbers, _ in self._priorities], np.int64).reshape(-1, batch_size)
         losses = np.array([losses for _, losses in self._priorities], np.float32).reshape(-1, batch_size)
@@ -312,18 +298,18 @@ class VectorRunner:
         Returns:
             True when restored; False when stopped before, and the runner must then be discarded.
         """
-        batch_size = self.agent.config.batch_size
-        self.replay.set_progress(facts["replay"])
         step = self._step = self.environment.reset()
-        like = {
-            **self.tree(),
-            "log": np.zeros((facts["log"], self.environment.num_envs), np.uint8),
-            "numbers": np.zeros((facts["pending"], batch_size), np.int64),
-            "losses": np.zeros((facts["pending"], batch_size), np.float32),
-            "step": {name: np.empty_like(array) for name, array in step._asdict().items()},
-        }
-        tree = load(like)
-        self.replay.restored()
+        tree = load(
+            {
+                **self.tree(),
+                "replay": self.replay.like(),
+                "log": checkpoint.Unsized(np.uint8),
+                "numbers": checkpoint.Unsized(np.int64),
+                "losses": checkpoint.Unsized(np.float32),
+                "step": {name: np.empty_like(array) for name, array in step._asdict().items()},
+            }
+        )
+        self.replay.refresh()
         self.learner, self._indices, self._loss = tree["learner"], tree["indices"], tree["loss"]
         self.rounds, self.interactions, self.updates = facts["rounds"], facts["interactions"], facts["updates"]
         self.games, self._updates_before = facts["games"], facts["updates_before"]
