@@ -246,7 +246,12 @@ def _grouped(
                 dataclasses.replace(task, checkpoint=str(file), checkpoint_seconds=FLAGS.checkpoint_seconds)
             )
             if file.exists():
-                progress, _ = run_context.load_progress(file)
+                try:
+                    progress, _ = run_context.load_progress(file)
+                except checkpoint.CheckpointError:
+                    if not plan.records_failures:
+                        raise
+                    continue  # its row will say so
                 reached.update({plan.key(task.columns_of(seed)): progress.reached for seed in group})
     return tasks, reached
 
