@@ -1,4 +1,4 @@
-"""Measures agents in the scan runner on DeepSea, and beside it what the machine itself could do in the same run.
+"""Measures agents in the scan runner on DeepSea, and what the machine itself could do in the same run.
 
 Machines differ and are noisy, so the numbers to look at are the ratios: `of_limit` is the time of a bare
 sequence of the update's matrix products plus the time memory needs for the optimiser's bytes, divided by the
@@ -13,18 +13,21 @@ import os
 import tempfile
 import time
 
-import common  # isort: skip  (sets the environment that jax reads)
+import common  # isort: skip  # noqa: F401  (sets the environment that jax reads)
 
 from absl import flags
 import bench_atari
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from hyperagent_jax import agents
 from hyperagent_jax import errors
 from hyperagent_jax import results
-from hyperagent_jax.runners import deep_sea
+from hyperagent_jax.experiment import base
+from hyperagent_jax.experiment import cli
+from hyperagent_jax.experiment import deep_sea
+from hyperagent_jax.experiment import fingerprint
+from hyperagent_jax.experiment import run_directory
 
 FLAGS = flags.FLAGS
 flags.adopt_module_key_flags(bench_atari)  # so that --help lists them
@@ -114,27 +117,28 @@ def stream_seconds(num_floats: int) -> float:
     return _fastest(lambda: stream(jnp.ones(num_floats), *arrays)) / repetitions
 
 
-def step_seconds(task: deep_sea.Task) -> float:
+def step_seconds(task: base.Task) -> float:
     """Time of one step of all seeds of a task."""
-    program = deep_sea.compile_program(task)
-    states, position = program.init(), task.config.min_replay
-    states, *_ = program.advance(states, np.int32(0), np.int32(position))
+    program, position = deep_sea.make_program(task), task.config.min_replay
+    program.advance(0, position)
     steps = max(1, FLAGS.steps // len(task.seeds))
 
     def run():
-        nonlocal states, position
-        states, metrics, _ = program.advance(states, np.int32(position), np.int32(steps))
+        nonlocal position
+        metrics, *_ = program.advance(position, steps)
         position += steps
         return metrics
 
     return _fastest(run) / steps
 
 
-def make_task(agent: str, size: int, num_seeds: int, **settings) -> deep_sea.Task:
+def make_task(agent: str, size: int, num_seeds: int, runner: str = "scan", **settings) -> base.Task:
     """A task with the paper's protocol."""
     # One evaluation episode, so that a dispatch is nearly all training.
     protocol = deep_sea.Protocol(size=size, eval_episodes=1)
-    return deep_sea.Task(agent, agents.CONFIGS[agent](**settings), protocol, tuple(range(num_seeds)))
+    config = agents.CONFIGS[agent](**settings)
+    options = deep_sea.Options(runner=runner)
+    return base.Task("deepsea", agent, config, protocol, tuple(range(num_seeds)), options)
 
 
 def measure(agent: str, size: int, num_seeds: int, loss: str) -> dict:
@@ -144,14 +148,15 @@ def measure(agent: str, size: int, num_seeds: int, loss: str) -> dict:
     for _ in range(2):
         jax.clear_caches()
         deep_sea.compile_scan.cache_clear()
+        deep_sea.make.cache_clear()
         begin = time.perf_counter()
-        program = deep_sea.compile_program(task)
+        made, *_ = deep_sea.compile_scan(task.agent, task.config, task.protocol, num_seeds)
         compile_seconds.append(time.perf_counter() - begin)
     step = step_seconds(task)
     limit = ("", "", "")
     if agent == "hyperagent":
         matmul = matmul_seconds(task.config, num_seeds)
-        floats = optimizer_floats(task.config, size * size, agents.count_params(program.agent))
+        floats = optimizer_floats(task.config, size * size, agents.count_params(made))
         moved = stream_seconds(num_seeds * floats)
         limit = (matmul * 1e6, moved * 1e6, (matmul + moved) / step)
     row = (agent, size, num_seeds, loss, round(num_seeds / step), step * 1e6, *limit, *compile_seconds)
@@ -166,8 +171,8 @@ def capacity_ratio() -> float:
 
 def loop_seconds() -> tuple[float, float]:
     """Time per step of bsuite's Python DeepSea 20 in the dm_env loop, and of the same run in the scan runner."""
-    task = make_task("hyperagent", 20, 1)
-    return step_seconds(dataclasses.replace(task, runner="loop")), step_seconds(task)
+    loop, scan = (step_seconds(make_task("hyperagent", 20, 1, runner=runner)) for runner in ("loop", "scan"))
+    return loop, scan
 
 
 def _check(name: str, allowed) -> None:
@@ -193,7 +198,9 @@ def main() -> int:
         identity = {"experiment": "bench", "configs": configs}
         if FLAGS.benchmark == "atari":
             identity = bench_atari.identity()
-        directory = results.RunDirectory(FLAGS.logdir, identity, resume=None, overwrite=FLAGS.overwrite)
+        directory = run_directory.RunDirectory(
+            FLAGS.logdir, fingerprint.make(identity), resume=None, overwrite=FLAGS.overwrite
+        )
     machine = results.provenance()["machine"]
     threads = os.environ["NPROC"]
     print(f"{machine['processor']}, {threads} thread(s) of {machine['cores']} cores, jax {jax.__version__}\n")
@@ -219,9 +226,9 @@ def main_with_own_cache() -> int:
     """`main` with an empty compilation cache, so that the first compilation is a first one."""
     with tempfile.TemporaryDirectory() as cache:
         jax.config.update("jax_compilation_cache_dir", cache)
-        common.use_compilation_cache()
+        cli.use_compilation_cache()
         return main()
 
 
 if __name__ == "__main__":
-    common.run(main_with_own_cache)
+    cli.run(main_with_own_cache)

@@ -15,11 +15,12 @@ from absl import flags
 import jax
 import numpy as np
 
-from hyperagent_jax import memory
-from hyperagent_jax import results
 from hyperagent_jax.agents import atari_presets as presets
+from hyperagent_jax.experiment import atari
+from hyperagent_jax.experiment import base
+from hyperagent_jax.experiment import host_memory
+from hyperagent_jax.experiment import run_directory
 from hyperagent_jax.replay import frames as frames_lib
-from hyperagent_jax.runners import atari
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("game", "Breakout", "The game of --benchmark=atari.")
@@ -52,18 +53,22 @@ _AUTHORS_MS = {1: 210.0, 2: 128.0}
 _UPDATES_PER_TURN = 8
 
 
+def _make_task(agent: str, preset: str, **settings) -> base.Task:
+    config = presets.configs(preset)[agent](**settings)
+    protocol = atari.Protocol(game=FLAGS.game, num_envs=FLAGS.num_envs)
+    return base.Task("atari", agent, config, protocol, (0,), atari.Options(preset=preset))
+
+
 class _Measured:
     """A runner that has begun to learn, and times of its parts."""
 
     def __init__(self, agent: str, preset: str):
-        config = presets.configs(preset)[agent](min_replay=64, replay_capacity=2_000)
-        protocol = atari.Protocol(num_envs=FLAGS.num_envs)
-        config = atari.resolve(config, protocol)
-        self.runner = atari.make_runner(atari.Task(FLAGS.game, agent, config, protocol, 0, ""))
+        task = _make_task(agent, preset, min_replay=64, replay_capacity=2_000)
+        self.runner = atari.make_runner(task)
         self.runner.begin()
         while self.runner.updates < 16:
             self.runner.advance()
-        self.batch, _ = self.runner.replay.sample(self.runner.replay.draw(0, 0, config.batch_size))
+        self.batch, _ = self.runner.replay.sample(self.runner.replay.draw(0, 0, task.config.batch_size))
         self.update_seconds: list[float] = []
         self.cpu_seconds: list[float] = []
         self.loop_seconds: list[float] = []
@@ -74,7 +79,7 @@ class _Measured:
         jax.block_until_ready(runner.learner)
         for _ in range(_UPDATES_PER_TURN):
             begin, cpu = time.perf_counter(), time.process_time()
-            # The runner's own program, and its state goes on: an update must not be cheaper here than there.
+            # The runner's own program, whose state advances: an update must not be cheaper here than there.
             runner.learner, runner._loss, _ = runner._update(runner.learner, runner._loss, runner._key, self.batch)
             jax.block_until_ready(runner.learner)
             self.update_seconds.append(time.perf_counter() - begin)
@@ -124,18 +129,9 @@ def measure(preset: str) -> list[dict]:
 
 def measure_memory() -> dict:
     """Memory of a run whose replay is full, against what was predicted."""
-    config = presets.configs("paper")["hyperagent"](replay_capacity=FLAGS.replay_capacity)
-    protocol = atari.Protocol(num_envs=FLAGS.num_envs)
-    task = atari.Task(
-        FLAGS.game,
-        "hyperagent",
-        atari.resolve(config, protocol),
-        protocol,
-        0,
-        "",
-    )
+    task = _make_task("hyperagent", "paper", replay_capacity=FLAGS.replay_capacity)
     predicted = atari.num_bytes(task)["total"] + atari.PROGRAM_BYTES
-    memory.require(predicted, "the replay", "lower --replay_capacity")
+    host_memory.require(predicted, "the replay", "lower --replay_capacity")
     runner = atari.make_runner(task)
     runner.begin()
     runner.advance()
@@ -156,7 +152,7 @@ def measure_memory() -> dict:
     )
     for _ in range(settings.num_rows):
         replay.add(rows)
-    resident = memory.resident_bytes()
+    resident = host_memory.resident_bytes()
     runner.close()
     row = (settings.capacity, predicted / 1e6, resident / 1e6, resident / predicted)
     return {name: round(x, 3) if isinstance(x, float) else x for name, x in zip(MEMORY_FIELDS, row, strict=True)}
@@ -168,7 +164,7 @@ def _print_table(fields, rows) -> None:
         print("| " + " | ".join(str(row[field]) for field in fields) + " |", flush=True)
 
 
-def main(directory: results.RunDirectory | None) -> int:
+def main(directory: run_directory.RunDirectory | None) -> int:
     """Measures, prints and writes bench.csv and memory.csv."""
     if FLAGS.replay_capacity:  # first, while the process holds nothing else
         row = measure_memory()

@@ -11,12 +11,13 @@ import importlib
 import os
 import pathlib
 
-import common  # isort: skip  (makes a clone's scripts run that clone)
+import common  # isort: skip  # noqa: F401  (makes a clone's scripts run that clone)
 
 from absl import flags
 
 from hyperagent_jax import errors
 from hyperagent_jax.analysis import sources
+from hyperagent_jax.experiment import cli
 
 FLAGS = flags.FLAGS
 flags.DEFINE_list(
@@ -59,4 +60,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    common.run(main)
+    cli.run(main)

@@ -10,7 +10,7 @@ import pathlib
 import time
 from typing import Any, NamedTuple
 
-import common  # isort: skip  (sets the environment that jax reads)
+import common  # isort: skip  # noqa: F401  (sets the environment that jax reads)
 
 from absl import flags
 import jax
@@ -19,6 +19,9 @@ from hyperagent_jax import config as config_lib
 from hyperagent_jax import results
 from hyperagent_jax.analysis.deep_sea import read
 from hyperagent_jax.analysis.deep_sea import stats
+from hyperagent_jax.experiment import cli
+from hyperagent_jax.experiment import fingerprint
+from hyperagent_jax.experiment import run_directory
 from hyperagent_jax.tabular.studies import deep_sea
 from hyperagent_jax.tabular.studies import lemma
 from hyperagent_jax.tabular.studies import posterior
@@ -73,7 +76,9 @@ def _run(name: str, config: Any) -> None:
     study, begin = STUDIES[name], time.perf_counter()
     identity = {"experiment": f"tabular_{name}", "config": dataclasses.asdict(config)}
     folder = pathlib.Path(FLAGS.logdir) / name
-    directory = results.RunDirectory(str(folder), identity, resume=None, overwrite=FLAGS.overwrite)
+    directory = run_directory.RunDirectory(
+        str(folder), fingerprint.make(identity, config=config), resume=None, overwrite=FLAGS.overwrite
+    )
     tables = study.run(config)
     for table, rows in tables.items():
         rows = [{key: _shortened(value) for key, value in row.items()} for row in rows]
@@ -82,7 +87,7 @@ def _run(name: str, config: Any) -> None:
         try:
             study.draw(folder / f"{name}.png", tables, config)
         except ImportError:
-            common.say_no_picture()
+            cli.say_no_picture()
     else:
         for row in tables["bench"]:
             print(", ".join(f"{key} {_shortened(value)}" for key, value in row.items()))
@@ -97,14 +102,14 @@ def _shortened(value: Any) -> Any:
 
 def main(command: str) -> int:
     # Only `bench` asks for more than one; must be said before anything else is asked of jax.
-    jax.config.update("jax_num_cpu_devices", common.num_cores())
+    jax.config.update("jax_num_cpu_devices", cli.num_cores())
     names = list(STUDIES) if command == "all" else [command]
     configs = {name: config_lib.from_flags(name, CONFIGS[name], CONFIGS, FLAGS, kind="command") for name in names}
-    common.use_compilation_cache()
+    cli.use_compilation_cache()
     for name, config in configs.items():
         _run(name, config)
     return 0
 
 
 if __name__ == "__main__":
-    common.run(main, [*STUDIES, "all"])
+    cli.run(main, [*STUDIES, "all"])

@@ -219,7 +219,7 @@ def test_reading_keeps_the_record(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"commit": "abc"}))
     assert read.read([place])[1][0].record == {"commit": "abc"}
     (tmp_path / "config.json").write_text("{")
-    assert "is damaged" in read.read([place])[1][0].problem
+    assert "is corrupt" in read.read([place])[1][0].problem
 
 
 OLD = "agent,size,seed,solved,episodes_to_learn,interactions"
@@ -236,8 +236,8 @@ OLD = "agent,size,seed,solved,episodes_to_learn,interactions"
         (f"{OLD}\na,20,0,True,300,6000\na,20,1,True,,6000\n".encode(), "row 2: episodes_to_learn must be a whole"),
         (f"{OLD}\na,0,0,True,300,6000\n".encode(), "size must be a whole number from 1 on, got '0'"),
         (f"{OLD}\na,inf,0,True,300,6000\n".encode(), "size must be a whole number"),
-        (f"{OLD}\na,20\na,20,1,True,300,6000\n".encode(), "is damaged"),
-        (b"\x89PNG\r\n\xff\xfe", "cannot read .*: it is no text file"),
+        (f"{OLD}\na,20\na,20,1,True,300,6000\n".encode(), "is corrupt"),
+        (b"\x89PNG\r\n\xff\xfe", "cannot read .*: it is not a text file"),
     ],
 )
 def test_bad_files_are_one_clear_line(content, message, tmp_path):

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
+from hyperagent_jax.analysis import curves
 from hyperagent_jax.analysis import style
 from hyperagent_jax.analysis.atari import plots
 from hyperagent_jax.analysis.atari import published
@@ -151,7 +152,7 @@ def test_mean_curve_goes_by_the_number_of_the_evaluation():
         {"seed": "1", "interactions": "20001", "eval_score": "2"},
     ]
     figure, axis = style.plt.subplots()
-    plots._draw_curve(axis, rows, "red")
+    curves.draw(axis, rows, "eval_score", "red")
     np.testing.assert_allclose(axis.lines[-1].get_xydata(), [[20_002, 1.5]])
     assert len(axis.lines) == 3
     style.plt.close(figure)

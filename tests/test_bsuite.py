@@ -16,7 +16,9 @@ import pytest
 from hyperagent_jax import agents
 from hyperagent_jax import errors
 from hyperagent_jax.environments import bsuite_adapter
-from hyperagent_jax.runners import bsuite as bsuite_lib
+from hyperagent_jax.experiment import base
+from hyperagent_jax.experiment import bsuite as bsuite_lib
+from hyperagent_jax.experiment import run_context
 
 sweep = pytest.importorskip("bsuite.sweep")
 
@@ -26,8 +28,16 @@ SMALL = ["--hidden_sizes=8,8", "--batch_size=16", "--min_replay=20"]
 
 
 def _task(folder, bsuite_id="catch/3", checkpoint=None, max_episodes=60, config=CONFIG, agent="hyperagent"):
-    return bsuite_lib.Task(
-        bsuite_id, agent, config, 0, str(folder / "csv"), max_episodes, checkpoint and str(checkpoint), 0.0
+    return base.Task(
+        "bsuite",
+        agent,
+        config,
+        bsuite_lib.Protocol(bsuite_id, max_episodes),
+        seeds=(0,),
+        columns=(("bsuite_id", bsuite_id),),
+        folder=str(folder),
+        checkpoint=checkpoint and str(checkpoint),
+        checkpoint_seconds=0.0,
     )
 
 
@@ -39,12 +49,16 @@ def _run(task, stop_after=None, asked=None):
         asked.append(None)
         return stop_after is not None and len(asked) > stop_after
 
-    bsuite_lib.run_task(task, lambda event: rows.append(event[2]) if event[0] == "result" else None, should_stop)
+    def report(event):
+        if event.kind == "result":
+            rows.append(event.row)
+
+    bsuite_lib.EXPERIMENT.run(task, run_context.RunContext(task, report, should_stop))
     return rows
 
 
 def _log(task):
-    return bsuite_adapter.csv_file(task.bsuite_id, pathlib.Path(task.csv_folder)).read_text()
+    return bsuite_adapter.csv_file(task.protocol.bsuite_id, pathlib.Path(task.folder) / "csv").read_text()
 
 
 def _without_times(row):
@@ -140,7 +154,7 @@ def test_resume_gives_the_unbroken_run(tmp_path, bsuite_id):
     assert not _run(broken, stop_after=1)
     half = _log(broken)
     (found,) = _run(broken, asked=asked_again)
-    assert len(asked_again) == len(asked) - 1 > 0  # it did not start anew
+    assert len(asked_again) == len(asked) - 1 > 0  # it did not start from the beginning
     assert _without_times(found) == _without_times(expected)
     assert half != _log(broken) == _log(unbroken)
 
@@ -150,7 +164,7 @@ def test_the_log_is_bsuites_own(tmp_path):
 
     task = _task(tmp_path, "bandit/2", max_episodes=30)
     (row,) = _run(task)
-    frame, _ = csv_load.load_bsuite(task.csv_folder)
+    frame, _ = csv_load.load_bsuite(str(tmp_path / "csv"))
     assert list(frame.episode) == [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 17, 20, 25, 30]
     assert set(frame.bsuite_id) == {"bandit/2"} and set(frame.mapping_seed) == {2}
     last = frame.iloc[-1]
@@ -163,7 +177,7 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path):
     task = _task(tmp_path, checkpoint=tmp_path / "checkpoint.npz")
     _run(task, stop_after=1)
     other = dataclasses.replace(task, config=dataclasses.replace(CONFIG, sigma=0.5))
-    with pytest.raises(errors.UserError, match="was made with another configuration: delete it"):
+    with pytest.raises(errors.UserError, match="was made with a different configuration: delete it"):
         _run(other)
 
 
@@ -226,7 +240,7 @@ def test_killed_and_resumed_equals_unbroken(tmp_path):
     assert 1 <= len(before) < 3
     done = _script(*options)
     assert done.returncode == 0, done.stderr
-    assert f"{len(before)} of 3 ids are already there" in done.stdout
+    assert f"{len(before)} of 3 runs are already there" in done.stdout
     rows = _rows(broken / "results.csv")
     assert rows[: len(before)] == before
 
@@ -248,7 +262,7 @@ def test_killed_and_resumed_equals_unbroken(tmp_path):
     assert (refused.returncode, refused.stderr) == (2, message)
     log.unlink()
     again = _script(*options)  # as that line says; the other ids are left alone
-    assert again.returncode == 0 and "2 of 3 ids are already there" in again.stdout
+    assert again.returncode == 0 and "2 of 3 runs are already there" in again.stdout
     assert "the log of catch/1 is gone: it is run again" in again.stdout and log.read_text() == whole
     assert outcome(_rows(broken / "results.csv")) == outcome(_rows(unbroken / "results.csv"))
 
@@ -256,7 +270,7 @@ def test_killed_and_resumed_equals_unbroken(tmp_path):
 def test_rows_of_failed_and_skipped_ids_do_not_block_others(tmp_path):
     logdir = tmp_path / "run"
     options = [f"--logdir={logdir}", "--max_episodes=30", "--num_workers=1"]
-    damaged = logdir / "checkpoints" / "bandit-0.npz"
+    damaged = logdir / "checkpoints" / "bandit-0_seed_0.npz"
     damaged.parent.mkdir(parents=True)
     damaged.write_text("no checkpoint")
     done = _script(*options, "--bsuite_id=bandit/0")
@@ -268,7 +282,7 @@ def test_rows_of_failed_and_skipped_ids_do_not_block_others(tmp_path):
     assert [row["status"] for row in _rows(logdir / "results.csv")] == ["failed", "partial"]
     damaged.unlink()
     done = _script(*options, "--bsuite_id=bandit/0,bandit/1", "--resume")
-    assert "1 of 2 ids are already there" in done.stdout
+    assert "1 of 2 runs are already there" in done.stdout
     rows = _rows(logdir / "results.csv")
     assert [row["bsuite_id"] for row in rows] == ["bandit/1", "bandit/0"]
     assert [row["status"] for row in rows] == ["partial", "partial"]
@@ -308,7 +322,8 @@ def test_bad_input_is_one_line_and_writes_nothing(tmp_path):
         ("--bsuite_id=deep_sea/99",): "there is no bsuite id 'deep_sea/99': those of deep_sea end with ",
         ("--agent=dqn",): "unknown agent 'dqn'; choose one of hyperagent, ",
         ("--optimizer=lazy_adam", "--bsuite_id=catch/0"): "optimizer=lazy_adam needs integer observations",
-        ("--max_episodes=0",): "flag --max_episodes=0: 0 is not a positive integer",
+        ("--seed=4294967296",): "4294967296 is not an integer in the range [0, 2147483648]",
+        ("--max_episodes=0",): "max_episodes must be at least 1, got 0",
     }.items():
         done = _script(*options, f"--logdir={tmp_path / 'run'}")
         assert done.returncode == 2 and done.stderr.startswith("error: ") and message in done.stderr

@@ -218,12 +218,12 @@ def test_folders_of_others_are_read_as_bsuite_reads_them(tmp_path):
         (HEADER + "2,2,1,1,1,1\n1,1,1,1,1,1\n", "its episodes are not in"),
     ],
 )
-def test_a_damaged_file_is_one_line(tmp_path, text, reason):
+def test_a_corrupt_file_is_one_line(tmp_path, text, reason):
     file = tmp_path / "bsuite_id_-_catch-0.csv"
     file.write_text(text)
     with pytest.raises(errors.UserError) as error:
         read.read([str(tmp_path)])
-    assert str(error.value).startswith(f"{file} is damaged: {reason}")
+    assert str(error.value).startswith(f"{file} is corrupt: {reason}")
     assert str(error.value).endswith("; delete it and run catch/0 again")
     assert "\n" not in str(error.value)
     with pytest.raises(errors.UserError) as of_log:

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-GYMNASIUM_AGENT = ROOT / "examples" / "gymnasium_agent.py"
 CUSTOM_LOOP = ROOT / "examples" / "custom_loop.py"
 LINEAR_BANDIT = ROOT / "examples" / "linear_bandit.py"
 PUREJAXRL_STYLE = ROOT / "examples" / "purejaxrl_style.py"
@@ -120,24 +119,6 @@ def _script(path, *options):
 )
 def test_examples_run_as_scripts(path, flag, output):
     assert re.fullmatch(output, _script(path, flag))
-
-
-def test_gymnasium_agent_runs_as_a_script():
-    pytest.importorskip("gymnasium")
-    output = _script(GYMNASIUM_AGENT, "--env=CartPole-v1", "--agent=ddqn", "--steps=400")
-    pattern = r" +(\d+) steps: +(\d+) episodes, mean return ([\d.]+|nan)"
-    *output, last = output.splitlines()
-    assert re.fullmatch(r"without learning: mean return [\d.]+ over 10 episodes", last)
-    lines = [re.fullmatch(pattern, line) for line in output]
-    assert [int(line[1]) for line in lines] == list(range(40, 401, 40))
-    assert sum(int(line[2]) for line in lines) > 5
-
-
-@pytest.mark.slow
-def test_gymnasium_agent_learns():
-    """Random actions balance the pole for some 22 steps."""
-    pytest.importorskip("gymnasium")
-    assert load(GYMNASIUM_AGENT).main(steps=8_000) > 150
 
 
 def test_exact_posterior_of_the_linear_bandit_by_hand(linear_bandit):

@@ -1,6 +1,7 @@
 """run_atari.py as a user runs it, with envpool's games."""
 
 import csv
+import dataclasses
 import json
 import os
 import pathlib
@@ -15,9 +16,11 @@ import pytest
 
 from hyperagent_jax import checkpoint
 from hyperagent_jax import errors
-from hyperagent_jax import memory
 from hyperagent_jax.agents import atari_presets as presets
-from hyperagent_jax.runners import atari
+from hyperagent_jax.experiment import atari
+from hyperagent_jax.experiment import base
+from hyperagent_jax.experiment import host_memory
+from hyperagent_jax.experiment import run_context
 
 SCRIPT = pathlib.Path(__file__).parent.parent / "experiments" / "run_atari.py"
 SMALL = [
@@ -63,7 +66,7 @@ def read(path):
             ["--network=all_layers"],
             "network=all_layers has no convolutions, so it is not for pixels: use last_layer",
         ),
-        (["--agent=bootdqn"], "unknown agent 'bootdqn'; for Atari there are hyperagent, hyperagent_ois, ddqn"),
+        (["--agent=bootdqn"], "unknown agent 'bootdqn'; choose one of hyperagent, hyperagent_ois, ddqn"),
         (["--replay_capacity=900000000", "--steps=900000000"], "GB of memory and"),
         (["--n_step=300"], "n_step must be between 1 and 255, got 300"),
     ],
@@ -96,7 +99,7 @@ def test_results_and_killed_equals_unbroken(tmp_path):
     assert row["best_eval_score"] == best["eval_score"] and row["best_interactions"] == best["interactions"]
     assert (row["game"], row["agent"], row["episodes"], row["error"]) == ("Breakout", "hyperagent", "3", "")
     facts = checkpoint.load_facts(unbroken / "checkpoints" / "Breakout_seed_0_best.npz")
-    assert facts["interactions"] == int(row["best_interactions"])
+    assert facts["best"]["interactions"] == int(row["best_interactions"])
     assert not (unbroken / "checkpoints" / "Breakout_seed_0.npz").exists()  # the replay is not needed any more
     record = json.loads((unbroken / "config.json").read_text())
     assert record["identity"]["preset"] == "paper" and record["versions"]["envpool"]
@@ -112,17 +115,17 @@ def test_results_and_killed_equals_unbroken(tmp_path):
         )
         deadline = time.monotonic() + 120
         while time.monotonic() < deadline and process.poll() is None:
-            if file.exists() and checkpoint.load_facts(file)["runner"]["interactions"] >= least:
+            if file.exists() and interactions_in(file) >= least:
                 break
             time.sleep(0.05)
         os.kill(process.pid, sign)
         _, stderr = process.communicate(timeout=120)
-        assert checkpoint.load_facts(file)["runner"]["interactions"] >= least
+        assert interactions_in(file) >= least
         if sign == signal.SIGTERM:
-            assert process.returncode == 130 and "--resume goes on from here" in stderr
+            assert process.returncode == 130 and "--resume continues from here" in stderr
     done = run(*arguments)
     assert done.returncode == 0, done.stderr
-    assert "its games are first played again" in done.stdout
+    assert "Breakout_seed_0 resumes after" in done.stdout and "its games are first played again" in done.stdout
     timed = ("seconds", "train_seconds", "interactions_per_second")
     for name in ("results.csv", "curve.csv"):
         one, other = (
@@ -158,12 +161,33 @@ def test_several_games_and_seeds(tmp_path):
     assert "4 of 4 runs finished" in done.stdout
 
 
-def make_task(tmp_path, **settings):
+def make_task(tmp_path, checkpoint_seconds=600.0, record_video=False):
     config = presets.configs("paper")["ddqn"](hidden_sizes=(8,), batch_size=4, min_replay=40, replay_capacity=200)
     protocol = atari.Protocol(
         steps=60, num_envs=2, eval_every=30, eval_episodes=1, final_eval_episodes=1, max_frames=80
     )
-    return atari.Task("Pong", "ddqn", config, protocol, 0, str(tmp_path / "run.npz"), **settings)
+    return base.Task(
+        "atari",
+        "ddqn",
+        config,
+        protocol,
+        seeds=(0,),
+        options=atari.Options(record_video=record_video),
+        columns=(("game", "Pong"),),
+        folder=str(tmp_path),
+        checkpoint=str(tmp_path / "run.npz"),
+        checkpoint_seconds=checkpoint_seconds,
+    )
+
+
+def run_task(task, report=lambda event: None, should_stop=lambda: False):
+    """Runs a task of a new process."""
+    atari.EXPERIMENT.run(task, run_context.RunContext(task, report, should_stop))
+
+
+def interactions_in(file):
+    """The interactions after which a checkpoint was made."""
+    return checkpoint.load_facts(file)["progress"]["notes"]["runner"]["interactions"]
 
 
 def test_a_full_disk_leaves_the_last_checkpoint(tmp_path, monkeypatch):
@@ -172,7 +196,7 @@ def test_a_full_disk_leaves_the_last_checkpoint(tmp_path, monkeypatch):
 
     def full_disk(file, **arrays):
         if "facts" in arrays and "run.npz" in file.name:
-            saved.append(json.loads(str(arrays["facts"]))["runner"]["rounds"])
+            saved.append(json.loads(str(arrays["facts"]))["progress"]["notes"]["runner"]["rounds"])
             if len(saved) == 4:
                 file.write(b"half")
                 raise OSError(28, "No space left on device")
@@ -180,32 +204,32 @@ def test_a_full_disk_leaves_the_last_checkpoint(tmp_path, monkeypatch):
 
     monkeypatch.setattr(np, "savez", full_disk)
     with pytest.raises(errors.UserError, match="cannot write checkpoint .*run.npz: No space left on device"):
-        atari.run_task(task, lambda event: None, lambda: False)
-    assert checkpoint.load_facts(task.checkpoint)["runner"]["rounds"] == saved[2]
+        run_task(task)
+    assert checkpoint.load_facts(task.checkpoint)["progress"]["notes"]["runner"]["rounds"] == saved[2]
     assert [path.name for path in tmp_path.iterdir()] == ["run.npz"]
 
 
 def test_checkpoints_of_another_configuration_are_refused(tmp_path):
     task = make_task(tmp_path)
-    atari.run_task(task, lambda event: None, lambda: True)  # asked to stop at once: saves
-    assert checkpoint.load_facts(task.checkpoint)["runner"]["interactions"] == 0
-    other = atari.dataclasses.replace(task, seed=1)
-    with pytest.raises(errors.UserError, match="made with another configuration: delete it"):
-        atari.run_task(other, lambda event: None, lambda: True)
+    run_task(task, should_stop=lambda: True)  # asked to stop at once: saves
+    assert interactions_in(task.checkpoint) == 0
+    other = dataclasses.replace(task, seeds=(1,))
+    with pytest.raises(errors.UserError, match="made with a different configuration: delete it"):
+        run_task(other, should_stop=lambda: True)
 
 
 def test_a_diverged_run_leaves_the_last_checkpoint(tmp_path, monkeypatch):
     task = make_task(tmp_path, checkpoint_seconds=0.0)
-    atari.run_task(task, lambda event: None, lambda: True)
+    run_task(task, should_stop=lambda: True)
     monkeypatch.setattr(atari.vector.VectorRunner, "loss_is_finite", False)
     with pytest.raises(errors.UserError, match="Pong seed 0: the loss is no longer finite after 2 interactions"):
-        atari.run_task(task, lambda event: None, lambda: False)
-    assert checkpoint.load_facts(task.checkpoint)["runner"]["interactions"] == 0
+        run_task(task)
+    assert interactions_in(task.checkpoint) == 0
 
 
 def test_stopped_in_the_last_evaluation(tmp_path, monkeypatch):
     """It is made up for: the rows are those of an unbroken run."""
-    play = atari._Run.play
+    play = atari.Run.play
 
     def stop_at_the_end(self, variables, purpose, num_episodes):
         return None if self.runner.interactions >= 60 else play(self, variables, purpose, num_episodes)
@@ -213,35 +237,35 @@ def test_stopped_in_the_last_evaluation(tmp_path, monkeypatch):
     events = []
     task = make_task(tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr(atari._Run, "play", stop_at_the_end)
-        atari.run_task(task, events.append, lambda: False)
-    assert [event[0] for event in events if event[0] != "progress"] == ["curve"]
-    atari.run_task(task, events.append, lambda: False)
+        patch.setattr(atari.Run, "play", stop_at_the_end)
+        run_task(task, events.append)
+    assert [event.kind for event in events if event.kind != "progress"] == ["curve"]
+    run_task(task, events.append)
     unbroken = []
     folder = tmp_path / "unbroken"
 
     def no_room(self, variables):
         raise errors.UserError("no room")
 
-    monkeypatch.setattr(atari._Run, "record", no_room)  # which costs the recording, not the result
-    atari.run_task(make_task(folder, video="game.gif"), unbroken.append, lambda: False)
+    monkeypatch.setattr(atari.Run, "record", no_room)  # which costs the recording, not the result
+    run_task(make_task(folder, record_video=True), unbroken.append)
 
     def rows(events):
-        rows = [row for kind, row in events if kind in ("curve", "result")]
+        rows = [event.row for event in events if event.kind in ("curve", "result")]
         return [{k: v for k, v in row.items() if "second" not in k} for row in rows]
 
-    kinds = [kind for kind, _ in unbroken if kind != "progress"]
-    assert kinds == ["curve", "curve", "result", "problem", "finished"]
-    assert ("problem", "no recording of Pong seed 0: no room") in unbroken
+    shown = [event for event in unbroken if event.kind != "progress"]
+    assert [event.kind for event in shown] == ["curve", "curve", "result", "note", "finished"]
+    assert shown[3].text == "no recording of Pong seed 0: no room"
     assert rows(events)[1:] == rows(unbroken)
 
 
 def test_memory_is_checked_before_it_is_taken(monkeypatch):
-    monkeypatch.setattr(memory, "available_bytes", lambda: 3_000_000_000)
-    memory.require(2_999_999_999, "the run", "do less")
+    monkeypatch.setattr(host_memory, "available_bytes", lambda: 3_000_000_000)
+    host_memory.require(2_999_999_999, "the run", "do less")
     with pytest.raises(errors.UserError, match="the run needs 3.50 GB of memory and 3.00 GB are free: do less"):
-        memory.require(3_500_000_000, "the run", "do less")
-    assert memory.resident_bytes() > 50_000_000
+        host_memory.require(3_500_000_000, "the run", "do less")
+    assert host_memory.resident_bytes() > 50_000_000
 
 
 def test_cache_of_files_is_not_used_memory(tmp_path, monkeypatch):
@@ -251,10 +275,10 @@ def test_cache_of_files_is_not_used_memory(tmp_path, monkeypatch):
         "memory.stat": "anon 300\nactive_file 200\ninactive_file 350\nfile 600",
     }.items():
         (tmp_path / name).write_text(text + "\n")
-    monkeypatch.setattr(memory, "_CONTAINERS", ((str(tmp_path), "memory.max", "memory.current"),))
-    assert memory.available_bytes() == 1000 - 900 + 200 + 350
+    monkeypatch.setattr(host_memory, "_CONTAINERS", ((str(tmp_path), "memory.max", "memory.current"),))
+    assert host_memory.available_bytes() == 1000 - 900 + 200 + 350
     (tmp_path / "memory.max").write_text("max\n")
-    assert memory.available_bytes() > 1000
+    assert host_memory.available_bytes() > 1000
 
 
 @pytest.mark.slow

@@ -13,7 +13,6 @@ import pytest
 import hyperagent_jax as hx
 from hyperagent_jax import checkpoint
 from hyperagent_jax.environments import probes
-from hyperagent_jax.runners import evaluate
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 STATES = hx.EnvironmentSpec(3, (), 12)
@@ -80,7 +79,7 @@ def test_errors_of_files(tmp_path):
         ({"agent": "dqn3"}, "holds an agent 'dqn3', which this version does not have"),
         ({"config": {**facts["config"], "width": 3}}, "settings that this version of ddqn does not have: width"),
         ({"config": {**facts["config"], "batch_size": "3"}}, 'batch_size must be a whole number, got "3"'),
-        ({"config": {**facts["config"], "hidden_sizes": [9]}}, "is of another"),
+        ({"config": {**facts["config"], "hidden_sizes": [9]}}, "belongs to another agent or version"),
     ):
         checkpoint.save(tmp_path / "changed", variables, {**facts, **changed})
         with pytest.raises(ValueError, match=message):
@@ -98,17 +97,26 @@ def test_errors_of_saving(tmp_path):
 
 @pytest.mark.parametrize("name", ["hyperagent", "ensemble_plus_os", "hyperagent_rmax", "enndqn"])
 def test_policy_follows_evaluation(name):
-    """The same key gives the actions of `make_act`, with its rules for indices."""
+    """It acts as the agent's evaluation actor does, step by step, with its rules for indices."""
     agent = hx.agents.make(name, STATES, index_dim=3, **SMALL)
     variables, key = agent.network.init(jax.random.key(2)), jax.random.key(5)
-    policy, act = hx.Policy(agent, variables, key), jax.jit(evaluate.make_act(agent))
+    actor = agent.evaluation_actor
+
+    @jax.jit
+    def act(observation, indices, is_first, key):
+        noise = actor.draw(key)
+        indices = actor.next_indices(indices, is_first, noise)
+        values = jax.vmap(agent.network.apply, (None, None, 0))(variables, observation, indices)
+        return actor.select(values, noise), indices
+
+    policy = hx.Policy(agent, variables, key)
     for episode in range(2):
         episode_key = jax.random.fold_in(key, episode)
-        indices = agent.evaluation_actor.draw(episode_key).indices
+        indices = actor.draw(episode_key).indices
         for t in range(6):
             observation = jnp.int32((5 * t + episode) % 12)
             step_key = jax.random.fold_in(episode_key, t)
-            indices, action = act(variables, observation, indices, t == 0, step_key)
+            action, indices = act(observation, indices, t == 0, step_key)
             # The first call starts an episode whether or not it says so.
             assert policy(observation, is_first=t == 0 and episode > 0) == int(action)
 

@@ -38,12 +38,12 @@ class GymnasiumEnvironment(dm_env.Environment):
                 environment = gymnasium.make(environment)
             except (gymnasium.error.Error, ModuleNotFoundError) as error:
                 raise errors.UserError(f"gymnasium cannot make {environment}: {error}") from error
-        spaces = gymnasium.spaces
+        spaces, name = gymnasium.spaces, environment.spec.id if environment.spec else environment
         if not isinstance(environment.action_space, spaces.Discrete):
-            raise errors.UserError(f"{environment} has no discrete actions: {environment.action_space}")
+            raise errors.UserError(f"{name} has no discrete actions: {environment.action_space}")
         if not isinstance(environment.observation_space, spaces.Box | spaces.Discrete):
             raise errors.UserError(
-                f"the observations of {environment} are neither arrays nor integers: wrap it in "
+                f"the observations of {name} are neither arrays nor integers: wrap it in "
                 "gymnasium.wrappers.FlattenObservation"
             )
         self._environment = environment

@@ -153,6 +153,9 @@ class Run:
     def resume(self) -> bool:
         """Restores the run; False when the user asked to stop meanwhile."""
         notes = self.context.progress.notes
+        is_repeated = not self.task.protocol.asynchronous
+        how = "its games are first played again up to the checkpoint" if is_repeated else "with new games"
+        self.context.note(f"{self.label}: {how}")
         if not self.runner.restore(notes["runner"], self.context.load, self.context.should_stop):
             return False
         file = best_file(self.task)

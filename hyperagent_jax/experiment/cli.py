@@ -1,12 +1,10 @@
 """Flags that all scripts share, and the way a script starts and ends."""
 
 from collections.abc import Callable, Sequence
-import importlib
 import os
 import pathlib
 import shlex
 import sys
-import types as python_types
 from typing import NoReturn
 
 from absl import app
@@ -75,18 +73,6 @@ def command(experiment: base.Experiment, task: base.Task, seed: int) -> str:
     arguments = [f"--{name}={value}" for name, value in settings.items() if value != ""]
     name = task.name if task.is_cell else "_".join([experiment.name, *first.values()]).replace("/", "-")
     return shlex.join(["python", f"experiments/{experiment.script}", *arguments, f"--logdir=logs/{name}"])
-
-
-def drawing_functions(name: str) -> python_types.ModuleType:
-    """A module of hyperagent_jax.analysis whose libraries may be missing."""
-    try:
-        return importlib.import_module(f"hyperagent_jax.analysis.{name}")
-    except ImportError as error:
-        library = (error.name or "matplotlib").partition(".")[0]
-        extra = "bsuite" if library in ("pandas", "bsuite") else "sweep"
-        raise errors.UserError(
-            f"{library} is not installed, which draws the figures: pip install 'hyperagent_jax[{extra}]'"
-        ) from error
 
 
 def say_no_picture() -> None:

@@ -18,6 +18,7 @@ from hyperagent_jax import checkpoint
 from hyperagent_jax import config as config_lib
 from hyperagent_jax import errors
 from hyperagent_jax import results
+from hyperagent_jax import types
 from hyperagent_jax.experiment import base
 from hyperagent_jax.experiment import cli
 from hyperagent_jax.experiment import fingerprint as fingerprint_lib
@@ -42,7 +43,8 @@ def define_flags(experiment: base.Experiment) -> None:
     if experiment.key_fields[-1] == "seed":
         cli.define_seed_flags()
     else:
-        flags.DEFINE_integer("seed", 0, "Seed of the agent, and of environments whose seed is left open.", 0)
+        description = "Seed of the agent, and of environments whose seed is left open."
+        flags.DEFINE_integer("seed", 0, description, lower_bound=0, upper_bound=types.MAX_SEED)
     place = _logdir(experiment, f"<{experiment.problem}>", "<agent>")
     flags.DEFINE_string("logdir", None, f"Folder of the results; default: {place}.")
     cli.define_run_flags(experiment.checkpoint_seconds)

@@ -99,5 +99,5 @@ def _curve(path: pathlib.Path) -> list[dict[str, str]]:
         for row in rows:
             row["game"], int(row["seed"]), int(row["interactions"]), float(row["eval_score"])
     except (KeyError, ValueError) as error:
-        raise errors.UserError(f"{path} is damaged: fix or delete it") from error
+        raise errors.UserError(f"{path} is corrupt: fix or delete it") from error
     return rows
