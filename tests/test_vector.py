@@ -12,6 +12,7 @@ from hyperagent_jax import checkpoint
 from hyperagent_jax import types
 from hyperagent_jax.agents import atari_presets as presets
 from hyperagent_jax.environments import atari
+from hyperagent_jax.runners import evaluate
 from hyperagent_jax.runners import vector
 
 SHAPE = (4, 36, 36)
@@ -179,14 +180,14 @@ def test_asynchronous_environments():
 
 def test_evaluator_plays_whole_games():
     runner = make_runner()
-    evaluate = vector.make_evaluator(runner.agent)
+    play_games = evaluate.HostEvaluator(runner.agent, observe=vector.frames_last)
     variables = runner.agent.learner.variables(runner.learner)
     scripts = [[(3, fake_vector.OVER)], [(2, fake_vector.LIFE), (1, fake_vector.OVER)]]
     environment = fake_vector.FakeVector(scripts, SHAPE)
-    scores = evaluate(variables, environment, 3, jax.random.key(0))
+    scores = play_games(variables, environment, 3, jax.random.key(0))
     # Games of frames 0 1 2 3 and 4 5 6 7 of environment 0, and of 0 1 2 | 3 4 of environment 1.
     assert scores == [10 * (2 + 3 + 4), 10 * (6 + 7 + 8), 10 * (2 + 3 + 5)]
-    assert evaluate(variables, environment, 3, jax.random.key(0), lambda: True) is None
+    assert play_games(variables, environment, 3, jax.random.key(0), lambda: True) is None
 
 
 def test_evaluation_is_greedy_but_for_epsilon():
@@ -198,9 +199,8 @@ def test_evaluation_is_greedy_but_for_epsilon():
     shares = []
     for epsilon in (0.0, 0.3):
         environment = fake_vector.FakeVector([[(2_000, fake_vector.OVER)]], SHAPE)
-        vector.make_evaluator(runner.agent, epsilon)(
-            variables._replace(params=params), environment, 1, jax.random.key(0)
-        )
+        play_games = evaluate.HostEvaluator(runner.agent, epsilon, vector.frames_last)
+        play_games(variables._replace(params=params), environment, 1, jax.random.key(0))
         shares.append(np.mean(np.array(environment.actions[0]) != 1))
     assert shares[0] == 0.0 and shares[1] == pytest.approx(0.2, abs=0.04)
 

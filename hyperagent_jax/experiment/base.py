@@ -187,6 +187,10 @@ class Experiment(abc.ABC):
         del options, num_seeds
         return 1
 
+    def program(self, task: Task) -> Any:
+        """What tasks share that run the same compiled program; one worker runs them one after the other."""
+        return task.cell
+
     def identity(self, task: Task) -> dict[str, Any]:
         """The settings in config.json that all rows of a folder share."""
         return {

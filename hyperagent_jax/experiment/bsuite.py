@@ -98,6 +98,9 @@ class Bsuite(base.Experiment):
     def problems(self, value: str) -> Sequence[str]:
         return bsuite_adapter.ids(value)
 
+    def program(self, task: base.Task) -> Any:
+        return task.agent, task.protocol.bsuite_id.split("/")[0]
+
     def identity(self, task: base.Task) -> dict[str, Any]:
         identity = super().identity(task)
         del identity["protocol"]  # which names the id, of which a folder may hold any number

@@ -380,7 +380,7 @@ def execute(plan: base.Plan) -> int:
             display.on_failure if plan.records_failures else None,
             # An accelerator serves one process at a time, and this one has it already.
             isolate=plan.records_failures and jax.default_backend() == "cpu",
-            group=lambda task: task.cell,
+            group=experiment.program,
             seconds_to_save=120 + num_workers * needs.num_bytes / _DISK_BYTES_PER_SECOND,
         )
     finally:
