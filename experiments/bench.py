@@ -23,6 +23,7 @@ import jax.numpy as jnp
 from hyperagent_jax import agents
 from hyperagent_jax import errors
 from hyperagent_jax import results
+from hyperagent_jax import timing
 from hyperagent_jax.experiment import base
 from hyperagent_jax.experiment import cli
 from hyperagent_jax.experiment import deep_sea
@@ -57,14 +58,7 @@ FIELDS = (
 
 
 def _fastest(function) -> float:
-    """Seconds of the fastest of several calls, after one that does not count."""
-    jax.block_until_ready(function())
-    times = []
-    for _ in range(FLAGS.repeats):
-        begin = time.perf_counter()
-        jax.block_until_ready(function())
-        times.append(time.perf_counter() - begin)
-    return min(times)
+    return timing.fastest(function, FLAGS.repeats)
 
 
 def matmul_seconds(config, num_seeds: int) -> float:
@@ -206,11 +200,10 @@ def main() -> int:
     print(f"{machine['processor']}, {threads} thread(s) of {machine['cores']} cores, jax {jax.__version__}\n")
     if FLAGS.benchmark == "atari":
         return bench_atari.main(directory)
-    print("| " + " | ".join(FIELDS) + " |\n" + "|---" * len(FIELDS) + "|")
     kinds = [(name, loss) for name in FLAGS.agents for loss in (FLAGS.losses if name == "hyperagent" else [""])]
-    for size, (name, loss), num_seeds in itertools.product(sizes, kinds, numbers_of_seeds):
-        row = measure(name, size, num_seeds, loss)
-        print("| " + " | ".join(str(row[field]) for field in FIELDS) + " |", flush=True)
+    cells = itertools.product(sizes, kinds, numbers_of_seeds)
+    rows = (measure(name, size, num_seeds, loss) for size, (name, loss), num_seeds in cells)
+    for row in cli.print_table(FIELDS, rows):
         if directory:
             directory.add("bench", FIELDS, row)
     print(f"\nreplay of 1,000,000 against 10,000 transitions: {capacity_ratio():.2f} times the time per step")

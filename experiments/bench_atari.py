@@ -16,11 +16,12 @@ import jax
 import numpy as np
 
 from hyperagent_jax.agents import atari_presets as presets
+from hyperagent_jax.environments import base as environments_base
 from hyperagent_jax.experiment import atari
 from hyperagent_jax.experiment import base
+from hyperagent_jax.experiment import cli
 from hyperagent_jax.experiment import host_memory
 from hyperagent_jax.experiment import run_directory
-from hyperagent_jax.replay import frames as frames_lib
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("game", "Breakout", "The game of --benchmark=atari.")
@@ -138,46 +139,29 @@ def measure_memory() -> dict:
     replay = runner.replay
     settings = replay.settings
     num_envs = settings.num_envs
-    shown = runner._step.observations
-    rows = frames_lib.Rows(
-        np.arange(num_envs),
-        shown,
-        np.zeros(num_envs, bool),
-        np.zeros(num_envs, np.float32),
-        np.zeros(num_envs, bool),
-        np.zeros(num_envs, bool),
-        np.zeros(num_envs, np.int32),
-        np.zeros((num_envs, *settings.prior_shape), np.float32),
-        np.zeros((num_envs, settings.perturbation_dim), np.float32),
+    none, nothing = np.zeros(num_envs, bool), np.zeros(num_envs, np.float32)
+    step = environments_base.VectorStep(
+        np.arange(num_envs), runner._step.observations, none, nothing, nothing, none, none, none
     )
+    priors = np.zeros((num_envs, *settings.prior_shape), np.float32)
+    perturbations = np.zeros((num_envs, settings.perturbation_dim), np.float32)
     for _ in range(settings.num_rows):
-        replay.add(rows)
+        replay.add(step, np.zeros(num_envs, np.int32), priors, perturbations)
     resident = host_memory.resident_bytes()
     runner.close()
     row = (settings.capacity, predicted / 1e6, resident / 1e6, resident / predicted)
     return {name: round(x, 3) if isinstance(x, float) else x for name, x in zip(MEMORY_FIELDS, row, strict=True)}
 
 
-def _print_table(fields, rows) -> None:
-    print("| " + " | ".join(fields) + " |\n" + "|---" * len(fields) + "|")
-    for row in rows:
-        print("| " + " | ".join(str(row[field]) for field in fields) + " |", flush=True)
-
-
 def main(directory: run_directory.RunDirectory | None) -> int:
     """Measures, prints and writes bench.csv and memory.csv."""
+    tables = [("bench", FIELDS, lambda preset=preset: measure(preset)) for preset in presets.PRESETS]
     if FLAGS.replay_capacity:  # first, while the process holds nothing else
-        row = measure_memory()
-        _print_table(MEMORY_FIELDS, [row])
-        if directory:
-            directory.add("memory", MEMORY_FIELDS, row)
-        print()
-    for preset in presets.PRESETS:
-        rows = measure(preset)
-        _print_table(FIELDS, rows)
-        for row in rows:
+        tables.insert(0, ("memory", MEMORY_FIELDS, lambda: [measure_memory()]))
+    for name, fields, rows in tables:
+        for row in cli.print_table(fields, rows()):
             if directory:
-                directory.add("bench", FIELDS, row)
+                directory.add(name, fields, row)
         print()
     return 0
 

@@ -6,6 +6,7 @@ import fake_vector
 import numpy as np
 import pytest
 
+from hyperagent_jax import checkpoint
 from hyperagent_jax.replay import block_sums
 from hyperagent_jax.replay import frames as frames_lib
 
@@ -25,20 +26,11 @@ def make_replay(capacity=60, num_envs=3, n_step=3, **kwargs):
 
 
 def as_rows(step, actions):
-    """Rows whose every field tells environment and frame: the frame's number is in its pixels."""
+    """What `add` takes; every field tells environment and frame: the frame's number is in its pixels."""
     numbers = step.observations[:, -1, 1, 0] + 251 * step.observations[:, -1, 0, 1].astype(int)
     ids = 1000 * (step.env_ids + 1) + numbers
-    return frames_lib.Rows(
-        step.env_ids,
-        step.observations,
-        step.is_first,
-        step.rewards,
-        step.terminated,
-        step.last,
-        actions,
-        ids[:, None, None] + np.arange(6).reshape(3, 2),
-        np.stack([ids, -ids], axis=-1),
-    ), numbers
+    priors, z = ids[:, None, None] + np.arange(6).reshape(3, 2), np.stack([ids, -ids], axis=-1)
+    return (step, actions, priors, z), numbers
 
 
 class Model:
@@ -48,12 +40,12 @@ class Model:
         self.n_step = n_step
         self.shown = [[] for _ in range(num_envs)]  # (stack, is_first, reward, terminated, last, action)
 
-    def add(self, rows):
-        for i, env in enumerate(rows.env_ids):
+    def add(self, step, actions):
+        for i, env in enumerate(step.env_ids):
             self.shown[env].append(
                 (
-                    rows.observations[i].copy(),
-                    *(x[i] for x in (rows.is_first, rows.rewards, rows.terminated, rows.last, rows.actions)),
+                    step.observations[i].copy(),
+                    *(x[i] for x in (step.is_first, step.rewards, step.terminated, step.last, actions)),
                 )
             )
 
@@ -85,8 +77,8 @@ def run(replay, num_steps, scripts=SCRIPTS, model=None, batch_size=None, seed=0)
     for _ in range(num_steps):
         actions = rng.integers(0, 3, len(step.env_ids))
         rows, _ = as_rows(step, actions)
-        replay.add(rows)
-        model.add(rows)
+        replay.add(*rows)
+        model.add(step, actions)
         yield model
         environment.send(actions, step.env_ids)
         step = environment.recv()
@@ -196,9 +188,9 @@ def test_an_unknown_kind_of_stack_is_refused():
     replay = make_replay(12, num_envs=1)
     list(run(replay, 1, [[(9, fake_vector.OVER)]]))
     rows, _ = as_rows(fake_vector.FakeVector([[(9, fake_vector.OVER)]], SHAPE).reset(), np.zeros(1, int))
-    rows.observations[0, 0] = 77
+    rows[0].observations[0, 0] = 77
     with pytest.raises(ValueError, match="continues the one before or repeats one frame"):
-        replay.add(rows)
+        replay.add(*rows)
 
 
 @pytest.mark.parametrize("priority_fraction", [0.0, 1.0])
@@ -266,21 +258,16 @@ def test_priorities_decide_what_is_drawn():
     np.testing.assert_allclose(counts, 1_000, atol=2)
 
 
-def test_saved_and_restored_is_the_same():
+def test_saved_and_restored_is_the_same(tmp_path):
     for priority_fraction in (0.0, 0.5):
         for num_steps in (12, 130):
             replay = make_replay(priority_fraction=priority_fraction)
             list(run(replay, num_steps))
             replay.update(np.arange(replay.added - 5, replay.added), np.arange(5.0))
             other = make_replay(priority_fraction=priority_fraction)
-            other.set_progress(replay.progress())
-            for name, value in replay.state().items():
-                if name == "frames":
-                    for a, b in zip(value, other.state()[name], strict=True):
-                        b[...] = a
-                else:
-                    other.state()[name][...] = value
-            other.restored()
+            checkpoint.save(tmp_path / "replay.npz", replay.state(), {})
+            checkpoint.load(tmp_path / "replay.npz", other.like())
+            other.refresh()
             for _ in zip(run(replay, 10, seed=3), run(other, 10, seed=3), strict=True):
                 batches = [r.sample(np.arange(40, dtype=np.uint32))[0].transitions for r in (replay, other)]
                 for x, y in zip(*batches, strict=True):

@@ -154,23 +154,17 @@ def test_playing_again_can_be_stopped_and_is_checked(tmp_path):
         resumed.restore(runner.facts(), load)
 
 
-def test_asynchronous_environments():
+def test_asynchronous_environments(tmp_path):
     environment = fake_vector.FakeVector(SCRIPTS, SHAPE, batch_size=2)
     runner = make_runner(environment=environment)
     runner.begin()
     while runner.interactions < 80:
         runner.advance()
     assert runner.updates >= runner.interactions - 20 - 2
-    # It goes on with new episodes.
-    facts, tree = runner.facts(), jax.tree.map(np.array, {**runner.tree(), "learner": None, "indices": None})
+    # It continues with new episodes.
+    checkpoint.save(tmp_path / "run.npz", runner.tree(), {})
     resumed = make_runner(environment=fake_vector.FakeVector(SCRIPTS, SHAPE, batch_size=2))
-
-    def load(like):
-        for name in ("replay", "step"):
-            jax.tree.map(lambda into, value: np.copyto(into, value), like[name], tree[name])
-        return {**like, "learner": runner.learner, "indices": runner._indices}
-
-    resumed.restore(facts, load)
+    resumed.restore(runner.facts(), lambda like: checkpoint.load(tmp_path / "run.npz", like))
     assert resumed._step.is_first.all() and resumed.interactions == runner.interactions
     for _ in range(10):
         resumed.advance()
@@ -279,19 +273,7 @@ def test_replayed_games_are_what_was_shown():
         actions = pairs[t + 1][0] if t + 1 < len(pairs) else np.zeros(2, int)
         shown.append(step)
         numbers = 1_000 * step.env_ids + t
-        replay.add(
-            vector.frames_lib.Rows(
-                step.env_ids,
-                step.observations,
-                step.is_first,
-                step.rewards,
-                step.terminated,
-                step.last,
-                actions,
-                np.tile(numbers[:, None, None], (1, 4, 1)),
-                numbers[:, None],
-            )
-        )
+        replay.add(step, actions, np.tile(numbers[:, None, None], (1, 4, 1)), numbers[:, None])
     batch, _ = replay.sample(np.arange(replay.size, dtype=np.uint32))
     t = batch.transitions
     short = rewarded = 0

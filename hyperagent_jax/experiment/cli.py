@@ -1,11 +1,11 @@
 """Flags that all scripts share, and the way a script starts and ends."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 import os
 import pathlib
 import shlex
 import sys
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from absl import app
 from absl import flags
@@ -73,6 +73,14 @@ def command(experiment: base.Experiment, task: base.Task, seed: int) -> str:
     arguments = [f"--{name}={value}" for name, value in settings.items() if value != ""]
     name = task.name if task.is_cell else "_".join([experiment.name, *first.values()]).replace("/", "-")
     return shlex.join(["python", f"experiments/{experiment.script}", *arguments, f"--logdir=logs/{name}"])
+
+
+def print_table(fields: Sequence[str], rows: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Prints rows as a table in Markdown, each as soon as it is there, and yields them."""
+    print("| " + " | ".join(fields) + " |\n" + "|---" * len(fields) + "|")
+    for row in rows:
+        print("| " + " | ".join(str(row[field]) for field in fields) + " |", flush=True)
+        yield row
 
 
 def say_no_picture() -> None:

@@ -312,12 +312,16 @@ def _print_table(plan: base.Plan, rows: Sequence[dict[str, str]]) -> None:
     order = {plan.key(task.columns_of(task.seeds[0])): i for i, task in enumerate(plan.tasks)}
     for row in sorted(rows, key=lambda row: order[plan.key(row)]):
         cells.setdefault(tuple(row[name] for name in names), []).append(row)
-    summaries = {cell: plan.experiment.cell_summary(members) for cell, members in cells.items()}
-    heads = (*names, *next(iter(summaries.values())), "errors")
-    print("\n| " + " | ".join(heads) + " |\n" + "|---" * len(heads) + "|")
-    for cell, members in cells.items():
-        failed = sum(bool(row["error"]) for row in members)
-        print("| " + " | ".join([*cell, *summaries[cell].values(), str(failed)]) + " |")
+    table = [
+        {
+            **dict(zip(names, cell, strict=True)),
+            **plan.experiment.cell_summary(members),
+            "errors": sum(bool(row["error"]) for row in members),
+        }
+        for cell, members in cells.items()
+    ]
+    print()
+    list(cli.print_table(list(table[0]), table))
     print()
 
 

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 import dataclasses
 import functools
-import time
 from typing import Any
 
 import jax
@@ -11,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from hyperagent_jax import prng
+from hyperagent_jax import timing
 from hyperagent_jax import types
 from hyperagent_jax.tabular import agents as agents_lib
 from hyperagent_jax.tabular import base
@@ -150,19 +150,8 @@ def _costs(config: Config) -> list[dict]:
             if name == "lmc_lsvi":  # timed as it is written: one Langevin step after the other
                 steps = lmc_lsvi.Config(num_episodes, 1.0, config.lmc_sigma, is_stepwise=True)
                 timed, per_call = compiled(lmc_lsvi.make_agent(steps, config.size), 1), 1
-            seconds = _fastest(functools.partial(timed, state, done))
+            seconds = timing.fastest(functools.partial(timed, state, done), seconds=0.5)
             rows.append(
                 {"agent": name, "episodes": num_episodes, "step_us": 1e6 * seconds / (per_call * config.horizon)}
             )
     return rows
-
-
-def _fastest(function: Callable[[], Any]) -> float:
-    """Seconds of the fastest call in about half a second of them, after one that does not count."""
-    jax.block_until_ready(function())
-    times: list[float] = []
-    while len(times) < 3 or sum(times) < 0.5:
-        begin = time.perf_counter()
-        jax.block_until_ready(function())
-        times.append(time.perf_counter() - begin)
-    return min(times)
