@@ -160,8 +160,9 @@ class Display:
         key = self._plan.key(task.columns_of(event.seed))
         if event.kind == "note":
             self._bar.write(event.text, file=sys.stdout)
-        elif event.kind == "finished" and task.checkpoint:
-            checkpoint.delete(task.checkpoint)
+        elif event.kind == "finished":
+            if task.checkpoint:
+                checkpoint.delete(task.checkpoint)
         elif event.kind == "result":
             self._add_result(task, event.seed, event.row, event.arrays)
         else:
