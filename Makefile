@@ -33,7 +33,7 @@ tabular: $(STAMP)  ## Run the theory's experiments and draw their figures; TABUL
 	$(BIN)/python experiments/run_tabular.py all $(TABULAR_FLAGS)
 
 test: $(STAMP)  ## Run the tests except the slow ones; PYTEST_FLAGS="-k replay" chooses among them
-	$(BIN)/python -m pytest -n 2 -m "not slow" --timeout=300 $(PYTEST_FLAGS)
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow" --timeout=300 $(PYTEST_FLAGS)
 
 test-slow: $(STAMP)  ## Run the slow tests
 	$(BIN)/python -m pytest -n 2 -m slow --timeout=3600 $(PYTEST_FLAGS)

@@ -116,7 +116,7 @@ def test_more_seeds_join_a_run_without_repeating_any(tmp_path):
 @pytest.mark.timeout(900)  # many starts of a script
 def test_killed_and_resumed_equals_unbroken(tmp_path):
     """kill -9 of everything in the middle; the same command with --resume ends in the same rows."""
-    arguments = ["--size=6", "--num_seeds=2", "--num_workers=2", "--max_episodes=4000", "--solved_return=2"]
+    arguments = ["--size=6", "--num_seeds=2", "--num_workers=2", "--max_episodes=2000", "--solved_return=2"]
     unbroken, broken = tmp_path / "unbroken", tmp_path / "broken"
     done = _run(*arguments, f"--logdir={unbroken}", *SMALL)
     assert done.returncode == 0, done.stderr
@@ -130,7 +130,7 @@ def test_killed_and_resumed_equals_unbroken(tmp_path):
         time.sleep(0.02)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
-    assert 6 <= len(_rows(broken / "curve.csv")) < 48
+    assert 6 <= len(_rows(broken / "curve.csv")) < 24
     assert list((broken / "checkpoints").glob("seed_*.npz"))
     done = _run(*resumed)
     assert done.returncode == 0, done.stderr
