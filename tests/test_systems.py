@@ -388,6 +388,10 @@ def test_loss_equals_the_papers_formula(name):
     jax.tree.map(np.testing.assert_array_equal, in_numpy(after.prior), prior)
     for old, new in zip(jax.tree.leaves(online), jax.tree.leaves(in_numpy(after.params)), strict=True):
         assert np.max(np.abs(old - new)) > 1e-4
+    # A NaN reward shows in the parameters, also where the compiled gradient of a maximum would hide it.
+    bad = batch._replace(r_t=np.where(np.arange(16) == 3, np.nan, batch.r_t).astype(np.float32))
+    after, info = update(state, types.Batch(bad), noises[2])
+    assert np.isnan(info["loss"]) and any(np.isnan(leaf).all() for leaf in jax.tree.leaves(after.params))
 
 
 @pytest.mark.parametrize("name", ["ensemble_plus", "hypermodel", "enndqn"])
