@@ -15,3 +15,12 @@ def settings_are_the_users(prefix: str = "") -> Iterator[None]:
         yield
     except ValueError as error:
         raise UserError(f"{prefix}{error}") from error
+
+
+@contextlib.contextmanager
+def optional_library(name: str, extra: str) -> Iterator[None]:
+    """Turns a failed import into a line that says what to install."""
+    try:
+        yield
+    except ImportError as error:
+        raise UserError(f"{name} is not installed: pip install 'hyperagent_jax[{extra}]'") from error

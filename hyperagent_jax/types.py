@@ -64,6 +64,7 @@ class _EnvironmentSpec(NamedTuple):
     num_actions: int
     observation_shape: tuple[int, ...]
     num_states: int | None = None
+    dtype: str = "float32"
 
 
 class EnvironmentSpec(_EnvironmentSpec):
@@ -73,12 +74,17 @@ class EnvironmentSpec(_EnvironmentSpec):
         num_actions: number of discrete actions.
         observation_shape: shape of one observation; () for integer states.
         num_states: number of integer states, or None when observations are arrays.
+        dtype: type of the arrays; replays on device store them as they are.
     """
 
     __slots__ = ()
 
     def __new__(
-        cls, num_actions: int, observation_shape: tuple[int, ...], num_states: int | None = None
+        cls,
+        num_actions: int,
+        observation_shape: tuple[int, ...],
+        num_states: int | None = None,
+        dtype: str = "float32",
     ) -> "EnvironmentSpec":
         checks.whole_number("num_actions", num_actions, 1)
         for length in observation_shape:
@@ -90,7 +96,7 @@ class EnvironmentSpec(_EnvironmentSpec):
                     "num_states is for integer observations, whose observation_shape is (), "
                     f"got observation_shape {observation_shape}: leave num_states out"
                 )
-        return super().__new__(cls, num_actions, observation_shape, num_states)
+        return super().__new__(cls, num_actions, observation_shape, num_states, dtype)
 
 
 class Variables(NamedTuple):

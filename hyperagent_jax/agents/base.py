@@ -65,7 +65,8 @@ class Config:
             it from 1,024 states on.
         discount: discount factor gamma.
         batch_size: transitions per update.
-        updates_per_step: updates after every interaction.
+        updates_per_step: updates after every `update_period` interactions.
+        update_period: interactions between two times of learning.
         target_period: updates between two copies of the online into the target network.
         min_replay: interactions with uniformly random actions before learning starts.
         replay_capacity: transitions the replay holds.
@@ -74,7 +75,9 @@ class Config:
         priority_fraction: share of every batch that is drawn in proportion to the transitions' last errors,
             without weights in return: for environments with little randomness. What both leave is uniform.
         double_q: whether the online network selects the target's action.
-        n_step: rewards that a transition sums up before it bootstraps; more than one for frames only.
+        n_step: rewards that a transition sums up before it bootstraps.
+        torso: "auto" chooses by the observation: a table for integers, "mlp" for vectors, "small_conv" for small
+            pictures, "atari_conv" for pixels; or one of these three.
         prior_regularization: beta of the penalty beta / |D| |theta|^2.
         head_regularization: beta of the penalty beta / |D| times the mean square of the last layer's weights, of
             the generated ones A xi + b where there is an index; the released code's form.
@@ -91,6 +94,7 @@ class Config:
     discount: float = 0.99
     batch_size: int = 128
     updates_per_step: int = 1
+    update_period: int = 1
     target_period: int = 4
     min_replay: int = 128
     replay_capacity: int = 1_000_000
@@ -98,6 +102,7 @@ class Config:
     priority_fraction: float = 0.0
     double_q: bool = True
     n_step: int = 1
+    torso: str = "auto"
     prior_regularization: float = 0.0
     head_regularization: float = 0.0
     gradient_penalty: float = 0.0
@@ -114,7 +119,9 @@ class Config:
             kind, text = kinds.get(cast(Any, field.type), (object, ""))
             if not isinstance(value, kind) or (isinstance(value, bool) and field.type in (int, float)):
                 raise ValueError(f"{field.name} must be {text}, got {value!r}")
-        self.require(1, "batch_size", "updates_per_step", "target_period", "replay_capacity", "n_step")
+        self.require(
+            1, "batch_size", "updates_per_step", "update_period", "target_period", "replay_capacity", "n_step"
+        )
         self.require(0, "learning_rate", "min_replay")
         self.require(0, "max_grad_norm", is_finite=False)
         self.require(0, "prior_regularization", "head_regularization", "gradient_penalty")
@@ -122,6 +129,8 @@ class Config:
         self.require(0, "discount", "recent_fraction", "priority_fraction", high=1)
         self.require(0, "adam_b1", "adam_b2", high=1 - 1e-6)
         self.require_widths("hidden_sizes")
+        if self.torso not in TORSOS:
+            raise ValueError(f"torso must be one of {', '.join(TORSOS)}, got {self.torso!r}")
 
     def require(self, low: float, *names: str, high: float = math.inf, is_finite: bool = True) -> None:
         """Raises ValueError unless each of the named settings is within [low, high] and, if asked for, finite."""
@@ -138,20 +147,39 @@ class Config:
         checks.require_widths(name, getattr(self, name))
 
 
-def make_torso(hidden_sizes: tuple[int, ...], spec: types.EnvironmentSpec) -> tuple[nn.Module, types.Array]:
-    """Returns a torso with layers of these widths and an example of the observations it takes."""
-    if spec.num_states is not None and spec.observation_shape != ():
+TORSOS = ("auto", "mlp", "small_conv", "atari_conv")
+
+
+def make_torso(
+    hidden_sizes: tuple[int, ...], spec: types.EnvironmentSpec, kind: str = "auto"
+) -> tuple[nn.Module, types.Array]:
+    """Returns a torso with layers of these widths and an example of the observations it takes.
+
+    Args:
+        hidden_sizes: widths of the layers.
+        spec: the environment.
+        kind: one of `TORSOS`; "auto" chooses by the observation.
+    """
+    if spec.num_states is not None:
+        return torsos.OneHotMlp(spec.num_states, hidden_sizes), jnp.zeros((), jnp.int32)
+    shape = spec.observation_shape
+    is_picture = len(shape) == 3 and min(shape[:2]) >= torsos.SmallConv.SMALLEST_SIDE
+    if kind == "auto":
+        is_large = is_picture and min(shape[:2]) >= torsos.AtariConv.SMALLEST_SIDE
+        kind = "atari_conv" if is_large else "small_conv" if is_picture else "mlp"
+    if kind == "mlp":
+        return torsos.Mlp(hidden_sizes), jnp.zeros(shape, spec.dtype)
+    smallest = torsos.AtariConv.SMALLEST_SIDE if kind == "atari_conv" else torsos.SmallConv.SMALLEST_SIDE
+    if len(shape) != 3 or min(shape[:2]) < smallest:
         raise ValueError(
-            "a spec with num_states is for observations that are one integer: use observation_shape=(), "
-            f"got {spec.observation_shape}"
+            f"torso={kind} is for pictures [height, width, channels] of at least {smallest} by {smallest}, got the "
+            f"shape {shape}: use torso=mlp"
         )
-    if len(spec.observation_shape) == 3 and min(spec.observation_shape[:2]) >= torsos.AtariConv.SMALLEST_SIDE:
-        if len(hidden_sizes) != 1:
-            raise ValueError(f"hidden_sizes must be one width for pixels, got {hidden_sizes}")
-        return torsos.AtariConv(hidden_sizes[0]), jnp.zeros(spec.observation_shape, jnp.uint8)
-    if spec.num_states is None:
-        return torsos.Mlp(hidden_sizes), jnp.zeros(spec.observation_shape)
-    return torsos.OneHotMlp(spec.num_states, hidden_sizes), jnp.zeros((), jnp.int32)
+    if kind == "small_conv":
+        return torsos.SmallConv(hidden_sizes), jnp.zeros(shape, spec.dtype)
+    if len(hidden_sizes) != 1:
+        raise ValueError(f"hidden_sizes must be one width for pixels, got {hidden_sizes}")
+    return torsos.AtariConv(hidden_sizes[0]), jnp.zeros(shape, jnp.uint8)
 
 
 def make_agent(
@@ -193,13 +221,19 @@ def make_agent(
     return Agent(config, network, learner, actor, make_actor(), perturbation, spec=spec)
 
 
-def make_replay(config: Config) -> ring.Ring:
-    """Makes the replay that `config` describes."""
+def make_replay(config: Config, num_envs: int = 1) -> ring.Ring:
+    """Makes the replay that `config` describes, for transitions of so many environments at once."""
     return ring.make_ring(
-        config.replay_capacity,
+        replay_capacity(config, num_envs),
         recent_fraction=config.recent_fraction,
         priority_fraction=config.priority_fraction,
+        add_batch_size=num_envs,
     )
+
+
+def replay_capacity(config: Config, num_envs: int) -> int:
+    """The capacity of a replay on device: a multiple of the number of environments."""
+    return -(-config.replay_capacity // num_envs) * num_envs
 
 
 def make_optimizer(

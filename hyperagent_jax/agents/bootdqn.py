@@ -39,7 +39,7 @@ class Config(base.Config):
 
 def make_agent(config: Config, spec: types.EnvironmentSpec) -> base.Agent:
     """Makes an ensemble agent for an environment."""
-    torso, observation = base.make_torso(config.hidden_sizes, spec)
+    torso, observation = base.make_torso(config.hidden_sizes, spec, config.torso)
     network = epistemic.make_ensemble_network(
         torso,
         spec.num_actions,

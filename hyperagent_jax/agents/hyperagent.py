@@ -93,7 +93,7 @@ def _hyper_prior(config: Config) -> priors.Prior:
 def _make_last_layer(
     config: Config, spec: types.EnvironmentSpec, index: indices.IndexDistribution
 ) -> epistemic.EpistemicNetwork:
-    torso, observation = base.make_torso(config.hidden_sizes, spec)
+    torso, observation = base.make_torso(config.hidden_sizes, spec, config.torso)
     if config.network == "last_layer_bias":
         head = heads.hyperdqn_linear(spec.num_actions, index.dim)
     else:
@@ -116,7 +116,7 @@ def _make_all_layers(
 ) -> epistemic.EpistemicNetwork:
     if len(spec.observation_shape) == 3:
         raise ValueError("network=all_layers has no convolutions, so it is not for pixels: use last_layer")
-    _, observation = base.make_torso(config.hidden_sizes, spec)
+    _, observation = base.make_torso(config.hidden_sizes, spec, config.torso)
     return hypermodel.make_hypermodel_network(
         config.hidden_sizes,
         spec.num_actions,
@@ -134,8 +134,8 @@ def _make_epinet(
 ) -> epistemic.EpistemicNetwork:
     if config.unit_prior:
         raise ValueError("an epinet's prior is an ensemble of networks: use unit_prior=False with network=epinet")
-    torso, observation = base.make_torso(config.hidden_sizes, spec)
-    prior_torso, _ = base.make_torso(config.epinet_prior_hidden_sizes, spec)
+    torso, observation = base.make_torso(config.hidden_sizes, spec, config.torso)
+    prior_torso, _ = base.make_torso(config.epinet_prior_hidden_sizes, spec, config.torso)
     return epinet.make_epinet_network(
         torso,
         spec.num_actions,

@@ -71,7 +71,9 @@ def load_agent(path: str | os.PathLike) -> tuple[base.Agent, types.Variables]:
         )
         shape = tuple(spec["observation_shape"])
         agent = agents.make_agent(
-            name, config, types.EnvironmentSpec(spec["num_actions"], shape, spec["num_states"])
+            name,
+            config,
+            types.EnvironmentSpec(spec["num_actions"], shape, spec["num_states"], spec.get("dtype", "float32")),
         )
         return agent, checkpoint.load(path, jax.eval_shape(agent.network.init, jax.random.key(0)))
     except errors.UserError as error:

@@ -46,3 +46,26 @@ def returns(file: style.File, title: str, rows: Sequence[Mapping[str, str]]) -> 
         axis.set_xlim(left=0)
         if axis.get_legend_handles_labels()[1]:
             axis.legend()
+
+
+def environments(file: style.File, title: str, lines: Mapping[str, Sequence[Mapping[str, str]]]) -> None:
+    """Draws evaluation returns against interactions: a panel per environment, a line per label, thin ones per seed.
+
+    Args:
+        file: the PNG.
+        title: what was run.
+        lines: maps labels to rows of curve.csv.
+    """
+    names = sorted({row["env"] for rows in lines.values() for row in rows})
+    columns = min(len(names), 3)
+    rows = -(-len(names) // columns)
+    with style.picture(file, title, (max(7.0, 4.6 * columns), 3.7 * rows + 1.0), rows, columns) as (figure, axes):
+        for axis in axes.flat[len(names) :]:
+            axis.remove()
+        for axis, name in zip(axes.flat, names, strict=False):
+            for i, own in enumerate(lines.values()):
+                draw(axis, [row for row in own if row["env"] == name], "eval_return", style.colour(i))
+            style.plain_numbers(axis.xaxis)
+            axis.set(title=name, xlabel="interactions", ylabel="evaluation return")
+            axis.set_xlim(left=0)
+        style.legend_of(figure, style.handles(lines))

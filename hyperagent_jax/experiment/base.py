@@ -21,7 +21,13 @@ if TYPE_CHECKING:
     from hyperagent_jax.experiment import run_directory
 
 # Modules of this package that hold an EXPERIMENT, by the name that sweeps and tasks use.
-_MODULES = {"deepsea": "deep_sea", "bsuite": "bsuite", "atari": "atari", "gymnasium": "gymnasium"}
+_MODULES = {
+    "deepsea": "deep_sea",
+    "bsuite": "bsuite",
+    "atari": "atari",
+    "gymnasium": "gymnasium",
+    "jax": "jax_env",
+}
 NAMES = tuple(_MODULES)
 
 

@@ -96,6 +96,32 @@ class TransposedDense(nn.Module):
         return kernel @ x + self.param("bias", nn.initializers.zeros, (self.features,))
 
 
+class SmallConv(nn.Module):
+    """One 3 x 3 convolution of 16 channels on a small picture, then dense layers: Young and Tian's for MinAtar.
+
+    Pictures are [height, width, channels] of booleans, or of whole numbers up to about ten, as MiniGrid's symbols.
+    The convolution is written as patches and one product: XLA's own is several times slower inside a loop on CPU.
+    """
+
+    SMALLEST_SIDE: ClassVar[int] = 3
+
+    features: Sequence[int] = (128,)
+    channels: int = 16
+
+    @nn.compact
+    def __call__(self, picture: types.Array) -> types.Array:
+        height, width = picture.shape[0] - 2, picture.shape[1] - 2
+        x = picture.astype(jnp.float32)
+        if picture.dtype != jnp.bool_ and jnp.issubdtype(picture.dtype, jnp.integer):
+            x = x / 10.0
+        patches = [x[i : i + height, j : j + width] for i in range(3) for j in range(3)]
+        x = jnp.concatenate(patches, axis=-1).reshape(height * width, -1)
+        x = nn.relu(nn.Dense(self.channels, kernel_init=xavier_normal, name="conv")(x)).reshape(-1)
+        for i, width in enumerate(self.features):
+            x = nn.relu(nn.Dense(width, kernel_init=xavier_normal, name=f"layer_{i}")(x))
+        return x
+
+
 class AtariConv(nn.Module):
     """The convolutional network of DQN on [height, width, channels] pixels in 0..255.
 

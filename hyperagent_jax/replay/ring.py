@@ -201,13 +201,14 @@ def can_sample(state: RingState) -> types.Array:
     return state.added > 0
 
 
-def add(state: RingState, item: Any, *, capacity: int) -> RingState:
-    """Adds an item, which replaces the oldest when the ring is full.
+def add(state: RingState, item: Any, *, capacity: int, add_batch_size: int = 1) -> RingState:
+    """Adds an item, or a batch of them, which replaces the oldest when the ring is full.
 
     Args:
         state: the ring.
-        item: the item.
+        item: the item; with an `add_batch_size` of more than one, that many items with a leading axis.
         capacity: number of items the ring holds.
+        add_batch_size: see `make_ring`.
 
     Returns:
         The ring with the item.
@@ -216,12 +217,14 @@ def add(state: RingState, item: Any, *, capacity: int) -> RingState:
     # fuses that into the gather of a following `sample`, and then copies the whole buffer in every step
     # of a loop. A scatter of two rows stays in place.
     slots = jnp.full(2, state.added % capacity)
+    if add_batch_size > 1:
+        slots = (state.added + jnp.arange(add_batch_size)) % capacity
     storage = jax.tree.map(lambda buffer, x: buffer.at[slots].set(x), state.storage, item)
     priorities = state.priorities
     if priorities is not None:
-        newest = jnp.full(2, priorities.newest)
+        newest = jnp.full(slots.shape, priorities.newest)
         priorities = priorities._replace(tree=sum_tree.set_weights(priorities.tree, slots, newest))
-    return RingState(storage, state.added + 1, priorities)
+    return RingState(storage, state.added + add_batch_size, priorities)
 
 
 def draw(key: types.PRNGKey, batch_size: int) -> types.Array:
@@ -282,7 +285,9 @@ def update(state: RingState, slots: types.Array, losses: types.Array) -> RingSta
     return state._replace(priorities=Priorities(tree, newest))
 
 
-def make_ring(capacity: int, *, recent_fraction: float = 0.0, priority_fraction: float = 0.0) -> Ring:
+def make_ring(
+    capacity: int, *, recent_fraction: float = 0.0, priority_fraction: float = 0.0, add_batch_size: int = 1
+) -> Ring:
     """Makes a ring buffer for `capacity` items.
 
     A sample has three parts: recent items, items drawn by priority, and for the rest uniform ones.
@@ -294,15 +299,19 @@ def make_ring(capacity: int, *, recent_fraction: float = 0.0, priority_fraction:
         priority_fraction: share of every sample that is drawn in proportion to the items' last errors, the
             roots of their losses. Their losses are not weighted in return: where outcomes are random, their
             average in such a sample is biased.
+        add_batch_size: number of items that `add` takes at once; the capacity must be a multiple of it.
 
     Returns:
         The Ring.
     """
     check_settings(capacity, recent_fraction, priority_fraction)
+    checks.whole_number("add_batch_size", add_batch_size, 1)
+    if capacity % add_batch_size:
+        raise ValueError(f"capacity must be a multiple of add_batch_size={add_batch_size}, got {capacity}")
     fractions = dict(recent_fraction=recent_fraction, priority_fraction=priority_fraction)
     return Ring(
         init=binding.bind(init, capacity=capacity, priority_fraction=priority_fraction),
-        add=binding.bind(add, capacity=capacity),
+        add=binding.bind(add, capacity=capacity, add_batch_size=add_batch_size),
         draw=draw,
         sample=binding.bind(sample, capacity=capacity, **fractions),
         update=update,

@@ -14,6 +14,7 @@ from hyperagent_jax import prng
 from hyperagent_jax import types
 from hyperagent_jax.agents import base as agents_base
 from hyperagent_jax.environments import base as environments_base
+from hyperagent_jax.replay import n_step as n_step_lib
 from hyperagent_jax.replay import ring as ring_lib
 
 # Random numbers are drawn for many steps at once, as many as fit in this many 32-bit words: drawing in
@@ -71,6 +72,44 @@ class StepNoise(NamedTuple):
     learner: Any
 
 
+class Setup(NamedTuple):
+    """What the functions of this module are bound to.
+
+    Attributes:
+        agent: the agent.
+        num_envs: environments that step side by side. With more than one, indices, environment, observation,
+            is_first and episode_return of a SeedState have a leading axis of environments.
+        stores_prior: whether the replay holds the fixed prior's beliefs, so that no update evaluates the prior.
+        ring: the replay.
+    """
+
+    agent: agents_base.Agent
+    num_envs: int
+    stores_prior: bool
+    ring: ring_lib.Ring
+
+    @property
+    def rounds_per_learning(self) -> int:
+        """Steps of all environments between two times of learning."""
+        return max(1, self.agent.config.update_period // self.num_envs)
+
+    @property
+    def num_random_rounds(self) -> int:
+        """Steps with random actions at the start: whole cycles of acting and learning."""
+        cycle = self.rounds_per_learning
+        return -(-self.agent.config.min_replay // (self.num_envs * cycle)) * cycle
+
+    @property
+    def num_updates(self) -> int:
+        """Updates each time."""
+        config = self.agent.config
+        return config.updates_per_step * max(1, self.num_envs // config.update_period)
+
+    def over_envs(self, function: Callable[..., Any], *in_axes: int | None) -> Callable[..., Any]:
+        """A function of one environment as one of all of them."""
+        return function if self.num_envs == 1 else jax.vmap(function, in_axes or 0)
+
+
 class Core(NamedTuple):
     """The parts of a step, for one seed; the functions of this module, bound to an agent.
 
@@ -82,6 +121,7 @@ class Core(NamedTuple):
         observe: maps (state, action, TimeStep, noise) to (state, Metrics); adds the transition to the
             replay and moves on to the new observation.
         learn: maps (state, Metrics, noise) to (state, Metrics): the updates of one step.
+        setup: what these functions are bound to.
     """
 
     init: Callable[[types.PRNGKey, types.Array, Any], SeedState]
@@ -90,6 +130,7 @@ class Core(NamedTuple):
     act_randomly: Callable[[StepNoise], types.Array]
     observe: Callable[[SeedState, types.Array, environments_base.TimeStep, StepNoise], tuple[SeedState, Metrics]]
     learn: Callable[[SeedState, Metrics, StepNoise], tuple[SeedState, Metrics]]
+    setup: Setup
 
 
 def init(
@@ -97,8 +138,7 @@ def init(
     observation: types.Array,
     environment_state: Any,
     *,
-    agent: agents_base.Agent,
-    ring: ring_lib.Ring,
+    setup: Setup,
 ) -> SeedState:
     """Initialises a seed's run.
 
@@ -106,58 +146,69 @@ def init(
         key: the seed's key.
         observation: the first observation.
         environment_state: state of an environment that is made of pure functions, or None.
-        agent: the agent.
-        ring: its replay.
+        setup: see `Setup`.
 
     Returns:
         The state before the first step.
     """
+    agent, num_envs = setup.agent, setup.num_envs
+    batch = () if num_envs == 1 else (num_envs,)
+    actor_key = types.fold_in_tag(key, "actor")
+    one = observation if num_envs == 1 else jax.tree.map(lambda x: x[0], observation)
     return SeedState(
         key=prng.hash_key(types.fold_in_tag(key, "run")),
         learner=agent.learner.init(types.fold_in_tag(key, "learner")),
-        indices=agent.actor.init(types.fold_in_tag(key, "actor")),
-        replay=ring.init(transition_like(agent, observation)),
+        indices=setup.over_envs(agent.actor.init)(
+            actor_key if num_envs == 1 else jax.random.split(actor_key, num_envs)
+        ),
+        replay=setup.ring.init(step_like(setup, one)),
         environment=environment_state,
         observation=observation,
-        is_first=jnp.ones((), bool),
-        episode_return=jnp.zeros(()),
+        is_first=jnp.ones(batch, bool),
+        episode_return=jnp.zeros(batch),
         episodes=jnp.zeros((), jnp.int32),
     )
 
 
-def draw(key: types.PRNGKey, *, agent: agents_base.Agent, ring: ring_lib.Ring) -> StepNoise:
+def draw(key: types.PRNGKey, *, setup: Setup) -> StepNoise:
     """Draws the agent's random numbers of one step from the step's key."""
-    config = agent.config
+    agent, num_envs = setup.agent, setup.num_envs
+    config, num_updates = agent.config, setup.num_updates
 
     def for_updates(draw_one: Callable[[types.PRNGKey, int], Any], tag: str) -> Any:
         key_of_all = types.fold_in_tag(key, tag)
-        num_updates = config.updates_per_step
         keys = key_of_all[None] if num_updates == 1 else jax.random.split(key_of_all, num_updates)
         return jax.vmap(lambda k: draw_one(k, config.batch_size))(keys)
 
+    actor_key = types.fold_in_tag(key, "actor")
     return StepNoise(
-        agent.actor.draw(types.fold_in_tag(key, "actor")),
-        agent.perturbation.sample(types.fold_in_tag(key, "perturbation"), ()),
-        for_updates(ring.draw, "replay"),
+        setup.over_envs(agent.actor.draw)(actor_key if num_envs == 1 else jax.random.split(actor_key, num_envs)),
+        agent.perturbation.sample(types.fold_in_tag(key, "perturbation"), () if num_envs == 1 else (num_envs,)),
+        for_updates(setup.ring.draw, "replay"),
         for_updates(agent.learner.draw, "learner"),
     )
 
 
-def act(state: SeedState, noise: StepNoise, *, agent: agents_base.Agent) -> tuple[SeedState, types.Array]:
+def act(state: SeedState, noise: StepNoise, *, setup: Setup) -> tuple[SeedState, types.Array]:
     """Acts on the current observation; returns the state with the indices it followed, and the action."""
-    action, indices = agent.actor.choose(
-        lambda indices: agent.learner.values(state.learner, state.observation, indices),
-        state.indices,
-        state.is_first,
-        noise.actor,
-        state.learner.count,
-    )
+    agent = setup.agent
+
+    def choose(observation: Any, indices: types.Array, is_first: types.Array, noise: Any) -> Any:
+        return agent.actor.choose(
+            lambda indices: agent.learner.values(state.learner, observation, indices),
+            indices,
+            is_first,
+            noise,
+            state.learner.count,
+        )
+
+    action, indices = setup.over_envs(choose)(state.observation, state.indices, state.is_first, noise.actor)
     return state._replace(indices=indices), action
 
 
-def act_randomly(noise: StepNoise) -> types.Array:
+def act_randomly(noise: StepNoise, *, setup: Setup) -> types.Array:
     """Returns a uniformly random action."""
-    return actor_lib.random_action(noise.actor)
+    return setup.over_envs(actor_lib.random_action)(noise.actor)
 
 
 def observe(
@@ -166,8 +217,7 @@ def observe(
     timestep: environments_base.TimeStep,
     noise: StepNoise,
     *,
-    agent: agents_base.Agent,
-    ring: ring_lib.Ring,
+    setup: Setup,
 ) -> tuple[SeedState, Metrics]:
     """Stores the transition to a new observation, with its perturbation z (eq. 5), and moves on to it.
 
@@ -176,12 +226,12 @@ def observe(
         action: the action that was taken.
         timestep: what the environment answered.
         noise: random numbers of the step.
-        agent: the agent.
-        ring: its replay.
+        setup: see `Setup`.
 
     Returns:
         The state after, and what the step adds to the metrics.
     """
+    agent = setup.agent
     transition = types.Transition(
         state.observation,
         action,
@@ -190,17 +240,27 @@ def observe(
         timestep.observation,
         noise.perturbation,
     )
+    step = n_step_lib.Step(transition, timestep.last if agent.config.n_step > 1 else None)
+    if setup.stores_prior:
+        # Acting has evaluated the prior at o_tm1 in the same program; XLA computes it once.
+        prior = setup.over_envs(agent.network.prior, None, 0)
+        step = step._replace(
+            prior_tm1=prior(state.learner.prior, transition.o_tm1),
+            prior_t=prior(state.learner.prior, transition.o_t),
+        )
     last = timestep.last
     episode_return = state.episode_return + timestep.reward
     finished = last.astype(jnp.int32)
     state = state._replace(
-        replay=ring.add(state.replay, transition),
+        replay=setup.ring.add(state.replay, step),
         observation=timestep.observation,
         is_first=last,
         episode_return=jnp.where(last, 0.0, episode_return),
-        episodes=state.episodes + finished,
+        episodes=state.episodes + (finished if setup.num_envs == 1 else jnp.sum(finished)),
     )
     returns = jnp.where(last, episode_return, 0.0)
+    if setup.num_envs > 1:
+        returns, finished = jnp.sum(returns), jnp.sum(finished)
     return state, Metrics(jnp.zeros(()), jnp.zeros((), jnp.int32), returns, finished)
 
 
@@ -209,8 +269,7 @@ def learn(
     metrics: Metrics,
     noise: StepNoise,
     *,
-    agent: agents_base.Agent,
-    ring: ring_lib.Ring,
+    setup: Setup,
 ) -> tuple[SeedState, Metrics]:
     """Makes the updates of one step.
 
@@ -218,18 +277,24 @@ def learn(
         state: the state, with at least one transition in its replay.
         metrics: those of the step so far.
         noise: random numbers of the step.
-        agent: the agent.
-        ring: its replay.
+        setup: see `Setup`.
 
     Returns:
         The state after the updates, and the metrics with their number and loss.
     """
-    num_updates = agent.config.updates_per_step
+    agent, ring, num_updates = setup.agent, setup.ring, setup.num_updates
+    capacity = agents_base.replay_capacity(agent.config, setup.num_envs)
 
     def update(i: types.Array, carry: Any) -> Any:
         learner, replay, loss = carry
-        transitions, slots = ring.sample(replay, noise.replay[i])
-        batch = types.Batch(transitions, ring.size(replay))
+        batch, slots = n_step_lib.sample(
+            replay,
+            noise.replay[i],
+            ring=ring,
+            capacity=capacity,
+            n_step=agent.config.n_step,
+            num_envs=setup.num_envs,
+        )
         learner, info = agent.learner.update(learner, batch, jax.tree.map(lambda x: x[i], noise.learner))
         return learner, ring.update(replay, slots, info["losses"]), loss + info["loss"]
 
@@ -239,18 +304,28 @@ def learn(
     return state._replace(learner=learner, replay=replay), metrics
 
 
-def make_core(agent: agents_base.Agent) -> Core:
-    """Makes the parts of a step for an agent."""
-    if agent.config.n_step > 1:
-        raise ValueError(f"n_step={agent.config.n_step} needs a replay of frames (run_atari.py): use n_step=1")
-    ring = agents_base.make_replay(agent.config)
+def make_core(agent: agents_base.Agent, num_envs: int = 1, *, stores_prior: bool = False) -> Core:
+    """Makes the parts of a step for an agent.
+
+    Args:
+        agent: the agent.
+        num_envs: environments that step side by side.
+        stores_prior: see `Setup`.
+    """
+    period = agent.config.update_period
+    if period % num_envs and num_envs % period:
+        raise ValueError(
+            f"update_period={period} must be a multiple of num_envs={num_envs}, or num_envs a multiple of it"
+        )
+    setup = Setup(agent, num_envs, stores_prior, agents_base.make_replay(agent.config, num_envs))
     return Core(
-        init=binding.bind(init, agent=agent, ring=ring),
-        draw=binding.bind(draw, agent=agent, ring=ring),
-        act=binding.bind(act, agent=agent),
-        act_randomly=act_randomly,
-        observe=binding.bind(observe, agent=agent, ring=ring),
-        learn=binding.bind(learn, agent=agent, ring=ring),
+        init=binding.bind(init, setup=setup),
+        draw=binding.bind(draw, setup=setup),
+        act=binding.bind(act, setup=setup),
+        act_randomly=binding.bind(act_randomly, setup=setup),
+        observe=binding.bind(observe, setup=setup),
+        learn=binding.bind(learn, setup=setup),
+        setup=setup,
     )
 
 
@@ -260,12 +335,20 @@ def steps_per_draw(noise_of_a_step: Any) -> int:
     return max(1, min(256, _NOISE_WORDS // words))
 
 
-def transition_like(agent: agents_base.Agent, observation: types.Array) -> types.Transition:
-    """A transition of zeros, for the shapes of the replay."""
-    zero = jnp.zeros(())
-    return types.Transition(
+def step_like(setup: Setup, observation: types.Array) -> n_step_lib.Step:
+    """A step of zeros, for the shapes of the replay."""
+    zero, agent = jnp.zeros(()), setup.agent
+    transition = types.Transition(
         observation, jnp.zeros((), jnp.int32), zero, zero, observation, jnp.zeros(agent.perturbation.dim)
     )
+    step = n_step_lib.Step(transition, jnp.zeros((), bool) if agent.config.n_step > 1 else None)
+    if setup.stores_prior:
+        shape = jax.eval_shape(
+            lambda key: agent.network.prior(agent.network.init(key).prior, observation), jax.random.key(0)
+        )
+        prior = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shape)
+        step = step._replace(prior_tm1=prior, prior_t=prior)
+    return step
 
 
 def num_bytes(tree: Any) -> int:

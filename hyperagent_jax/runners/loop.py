@@ -28,6 +28,7 @@ class Program(NamedTuple):
         proceed: maps (state, metrics, noise, step, its place in the noise, action, TimeStep, next observation,
             is_learning) to (state, metrics, next action): learns from a step and chooses the action of the next.
             State and metrics are donated.
+        learns_after: maps a step, counted from 0, to whether there are updates after it.
     """
 
     agent: agents_base.Agent
@@ -36,6 +37,7 @@ class Program(NamedTuple):
     draw: Callable[[types.PRNGKey, int], core_lib.StepNoise]
     begin: Callable[..., tuple[core_lib.SeedState, types.Array]]
     proceed: Callable[..., tuple[core_lib.SeedState, core_lib.Metrics, types.Array]]
+    learns_after: Callable[[int], bool]
 
 
 def make_program(agent: agents_base.Agent) -> Program:
@@ -52,7 +54,7 @@ def make_program(agent: agents_base.Agent) -> Program:
     ) -> tuple[core_lib.SeedState, types.Array]:
         noise = jax.tree.map(lambda x: x[place], noises)
         acted, action = core.act(state, noise)
-        is_greedy = step >= agent.config.min_replay
+        is_greedy = step >= core.setup.num_random_rounds
         indices = jnp.where(is_greedy, acted.indices, state.indices)
         return state._replace(indices=indices), jnp.where(is_greedy, action, core.act_randomly(noise))
 
@@ -84,8 +86,11 @@ def make_program(agent: agents_base.Agent) -> Program:
     def init(key: types.PRNGKey, observation: types.HostArray) -> core_lib.SeedState:
         return core.init(key, jnp.array(observation), None)  # a copy: environments may use their array again
 
+    def learns_after(step: int) -> bool:
+        return step >= core.setup.num_random_rounds and (step + 1) % core.setup.rounds_per_learning == 0
+
     learn_and_act = jax.jit(proceed, donate_argnums=(0, 1), static_argnames="is_learning")
-    return Program(agent, init, steps_per_draw, jax.jit(draw), jax.jit(begin), learn_and_act)
+    return Program(agent, init, steps_per_draw, jax.jit(draw), jax.jit(begin), learn_and_act, learns_after)
 
 
 class OnlineAgent:
@@ -156,7 +161,7 @@ class OnlineAgent:
                 *self._random_numbers(self.state.key, step),
                 *self._noted,
                 observation,
-                is_learning=step >= self._program.agent.config.min_replay,
+                is_learning=self._program.learns_after(step),
             )
             self._noted = None
         return int(action)

@@ -25,7 +25,8 @@ StateAndMetrics = tuple[core_lib.SeedState, core_lib.Metrics]
 class Runner(NamedTuple):
     """Attributes:
     init: maps (key, environment state) of one seed to its SeedState.
-    run: maps (states of all seeds, steps done so far, number of steps) to (states, Metrics); the states, whose
+    run: maps (states of all seeds, steps done so far, number of steps) to (states, Metrics); both numbers are
+        multiples of the steps between two times of learning. The states, whose
         leaves have a leading axis of seeds, may be donated. Metrics are sums over the steps, [num_seeds].
     """
 
@@ -33,30 +34,48 @@ class Runner(NamedTuple):
     run: Callable[..., tuple[core_lib.SeedState, core_lib.Metrics]]
 
 
-def make_runner(agent: agents_base.Agent, environment: environments_base.Environment) -> Runner:
-    """Makes the functions that run an agent in an environment; nothing is compiled yet."""
-    config = agent.config
-    core = core_lib.make_core(agent)
+def make_runner(
+    agent: agents_base.Agent,
+    environment: environments_base.Environment,
+    num_envs: int = 1,
+    *,
+    stores_prior: bool = False,
+) -> Runner:
+    """Makes the functions that run an agent in an environment; nothing is compiled yet.
+
+    Args:
+        agent: the agent.
+        environment: the environment.
+        num_envs: copies of it that step side by side; a step of `run` is one of all of them.
+        stores_prior: see `core.Setup`; for priors that are networks.
+    """
+    core = core_lib.make_core(agent, num_envs, stores_prior=stores_prior)
+    over_envs, cycle = core.setup.over_envs, core.setup.rounds_per_learning
+
+    def draw_environment(key: types.PRNGKey) -> Any:
+        return over_envs(environment.draw)(key if num_envs == 1 else jax.random.split(key, num_envs))
 
     def init(key: types.PRNGKey, environment_state: Any) -> core_lib.SeedState:
-        noise = environment.draw(types.fold_in_tag(key, "reset"))
-        environment_state, timestep = environment.reset(environment_state, noise)
+        noise = draw_environment(types.fold_in_tag(key, "reset"))
+        environment_state, timestep = over_envs(environment.reset, None, 0)(environment_state, noise)
         return core.init(key, timestep.observation, environment_state)
 
     def draw(key: types.PRNGKey, step: types.Array | int) -> StepNoises:
         key = jax.random.fold_in(key, step)
-        return core.draw(key), environment.draw(types.fold_in_tag(key, "environment"))
+        return core.draw(key), draw_environment(types.fold_in_tag(key, "environment"))
 
     def interact(
         state: core_lib.SeedState, action: types.Array, noise: core_lib.StepNoise, environment_noise: Any
     ) -> StateAndMetrics:
-        environment_state, timestep = environment.step(state.environment, action, environment_noise)
+        environment_state, timestep = over_envs(environment.step)(state.environment, action, environment_noise)
         state, metrics = core.observe(state, action, timestep, noise)
-        restarted, start = environment.reset(environment_state, environment_noise)
-        environment_state, observation = jax.tree.map(
-            lambda new, old: jnp.where(timestep.last, new, old),
-            (restarted, start.observation),
-            (environment_state, timestep.observation),
+        restarted, start = over_envs(environment.reset)(environment_state, environment_noise)
+
+        def restart(last: types.Array, new: Any, old: Any) -> Any:
+            return jax.tree.map(lambda x, y: jnp.where(last, x, y), new, old)
+
+        environment_state, observation = over_envs(restart)(
+            timestep.last, (restarted, start.observation), (environment_state, timestep.observation)
         )
         return state._replace(environment=environment_state, observation=observation), metrics
 
@@ -64,16 +83,20 @@ def make_runner(agent: agents_base.Agent, environment: environments_base.Environ
         noise, environment_noise = noises
         return interact(state, core.act_randomly(noise), noise, environment_noise)
 
-    def learning_step(state: core_lib.SeedState, noises: StepNoises) -> StateAndMetrics:
+    def acting_step(state: core_lib.SeedState, noises: StepNoises) -> StateAndMetrics:
         noise, environment_noise = noises
         state, action = core.act(state, noise)
-        state, metrics = interact(state, action, noise, environment_noise)
-        return core.learn(state, metrics, noise)
+        return interact(state, action, noise, environment_noise)
+
+    def learning_step(state: core_lib.SeedState, noises: StepNoises) -> StateAndMetrics:
+        state, metrics = acting_step(state, noises)
+        return core.learn(state, metrics, noises[0])
 
     def run(states: core_lib.SeedState, start: types.Array | int, num_steps: types.Array | int) -> StateAndMetrics:
         num_seeds = states.is_first.shape[0]
         draw_seeds = jax.vmap(draw, (0, None))
         block = core_lib.steps_per_draw(jax.eval_shape(draw_seeds, states.key, 0))
+        block = max(block // cycle, 1) * cycle
 
         def loop_body(
             step_fn: Callable[[core_lib.SeedState, StepNoises], StateAndMetrics], noise: StepNoises
@@ -85,6 +108,17 @@ def make_runner(agent: agents_base.Agent, environment: environments_base.Environ
 
             return body
 
+        def cycle_body(noise: StepNoises) -> Callable[[types.Array, StateAndMetrics], StateAndMetrics]:
+            if cycle == 1:
+                return loop_body(learning_step, noise)
+            acting, learning = loop_body(acting_step, noise), loop_body(learning_step, noise)
+
+            def body(i: types.Array, carry: StateAndMetrics) -> StateAndMetrics:
+                last = (i + 1) * cycle - 1
+                return learning(last, jax.lax.fori_loop(i * cycle, last, acting, carry))
+
+            return body
+
         def run_block(
             carry: tuple[core_lib.SeedState, core_lib.Metrics, types.Array],
         ) -> tuple[core_lib.SeedState, core_lib.Metrics, types.Array]:
@@ -92,9 +126,10 @@ def make_runner(agent: agents_base.Agent, environment: environments_base.Environ
             steps = start + done + jnp.arange(block)
             noise = jax.vmap(draw_seeds, (None, 0))(states.key, steps)
             end = jnp.minimum(block, num_steps - done)
-            warm = jnp.clip(config.min_replay - (start + done), 0, end)
+            warm = jnp.clip(core.setup.num_random_rounds - (start + done), 0, end)
             warmed = jax.lax.fori_loop(0, warm, loop_body(random_step, noise), (states, metrics))
-            states, metrics = jax.lax.fori_loop(warm, end, loop_body(learning_step, noise), warmed)
+            first, beyond = (warm, end) if cycle == 1 else (warm // cycle, end // cycle)
+            states, metrics = jax.lax.fori_loop(first, beyond, cycle_body(noise), warmed)
             return states, metrics, done + end
 
         begin = (states, core_lib.zero_metrics((num_seeds,)), jnp.zeros((), jnp.int32))

@@ -173,7 +173,7 @@ class VectorRunner:
     def _due(self, interactions: int) -> int:
         """Returns the number of updates that are due after this many interactions."""
         config = self.agent.config
-        return config.updates_per_step * max(0, interactions - config.min_replay)
+        return config.updates_per_step * (max(0, interactions - config.min_replay) // config.update_period)
 
     def advance(self) -> None:
         """One round."""

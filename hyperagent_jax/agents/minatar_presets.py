@@ -1,0 +1,27 @@
+"""Settings of agents for MinAtar: one configuration for all games."""
+
+from typing import Any
+
+from hyperagent_jax.agents import presets
+
+# Young and Tian's network and schedule: one update of 32 transitions per 4 interactions, a target that is copied every
+# 1,000 interactions; Adam as in Obando-Ceron and Castro's MinAtar DQN.
+_COMMON: dict[str, Any] = dict(
+    hidden_sizes=(128,),
+    batch_size=32,
+    update_period=4,
+    target_period=250,
+    min_replay=5_000,
+    replay_capacity=100_000,
+    learning_rate=2.5e-4,
+)
+_HYPERAGENT: dict[str, Any] = dict(unit_prior=True, prior_scale=0.05)
+_EPSILON: dict[str, Any] = dict(epsilon_end=0.05, epsilon_updates=25_000)
+_AGENTS: dict[str, dict[str, Any]] = {
+    "hyperagent": _HYPERAGENT,
+    "hyperagent_ois": _HYPERAGENT,
+    "ddqn": _EPSILON,
+    "bootdqn": {},
+    "ensemble_plus": {"prior_scale": 1.0},
+}
+CONFIGS = {name: presets.CONFIGS[name].with_overrides(**_COMMON, **own) for name, own in _AGENTS.items()}

@@ -1,0 +1,58 @@
+"""navix, MiniGrid in JAX, as pure functions; the only file that imports navix."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from hyperagent_jax import errors
+from hyperagent_jax import types
+from hyperagent_jax.environments import base
+
+
+def _navix() -> Any:
+    with errors.optional_library("navix", "navix"):
+        import navix
+    return navix
+
+
+def names() -> list[str]:
+    """The environments there are."""
+    return sorted(_navix().registry())
+
+
+def make(name: str) -> base.Environment:
+    """Makes an environment that shows the symbols of the whole grid, uint8 [height, width, 3].
+
+    Args:
+        name: such as "Navix-DoorKey-8x8-v0".
+    """
+    navix = _navix()
+    environment = navix.make(name)
+    truncated = navix.environments.environment.StepType.TRUNCATION
+    terminated = navix.environments.environment.StepType.TERMINATION
+
+    def show(timestep: Any) -> base.TimeStep:
+        kind = timestep.step_type
+        return base.TimeStep(
+            timestep.observation,
+            jnp.asarray(timestep.reward, jnp.float32),
+            jnp.where(kind == terminated, 0.0, 1.0),
+            (kind == terminated) | (kind == truncated),
+        )
+
+    def reset(state: Any, key: types.PRNGKey) -> tuple[Any, base.TimeStep]:
+        del state
+        # navix keeps its key in the state, as raw bits.
+        timestep = environment.reset(jax.random.key_data(key))
+        timestep.info["return"] = jnp.zeros(())
+        return timestep, show(timestep)
+
+    def step(state: Any, action: types.Array, key: types.PRNGKey) -> tuple[Any, base.TimeStep]:
+        del key  # navix's randomness follows from the key of its reset
+        timestep = environment._step(state, action)
+        return timestep, show(timestep)
+
+    shown = jax.eval_shape(environment.reset, jax.random.PRNGKey(0)).observation
+    spec = types.EnvironmentSpec(int(environment.action_space.n), shown.shape, dtype=shown.dtype.name)
+    return base.Environment(spec, reset, lambda key: types.fold_in_tag(key, "reset"), step)

@@ -1,0 +1,268 @@
+"""Any environment on device: train, evaluate every so often with frozen parameters and fresh indices."""
+
+from collections.abc import Callable, Sequence
+import dataclasses
+import functools
+import pathlib
+import time
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hyperagent_jax import agents
+from hyperagent_jax import results
+from hyperagent_jax import types
+from hyperagent_jax.agents import minatar_presets
+from hyperagent_jax.environments import registry
+from hyperagent_jax.experiment import base
+from hyperagent_jax.experiment import run_context
+from hyperagent_jax.experiment import run_directory
+from hyperagent_jax.runners import core as core_lib
+from hyperagent_jax.runners import evaluate
+from hyperagent_jax.runners import scan
+
+# Longest time between two looks at the clock, in steps of all environments.
+_CHUNK = 10_000
+PRESETS = {"default": lambda: agents.CONFIGS, "minatar": lambda: minatar_presets.CONFIGS}
+
+
+@dataclasses.dataclass(frozen=True)
+class Protocol:
+    """How a run in an environment on device is made and measured.
+
+    Attributes:
+        env: the environment: library/name, several with commas, or "list" to list them.
+        steps: interactions, all environments together.
+        num_envs: copies of the environment that step side by side.
+        eval_every: interactions between evaluations.
+        eval_episodes: episodes per evaluation, side by side.
+        eval_max_steps: episodes of evaluations are cut after this many steps.
+    """
+
+    env: str = "minatar/breakout"
+    steps: int = 1_000_000
+    num_envs: int = 1
+    eval_every: int = 50_000
+    eval_episodes: int = 20
+    eval_max_steps: int = 2_500
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "num_envs", "eval_every", "eval_episodes", "eval_max_steps"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.steps >= 2**31:
+            raise ValueError(f"steps must be less than 2**31, got {self.steps}")
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """Whose settings, and how a run is computed.
+
+    Attributes:
+        preset: "default" for each agent's own settings, "minatar" for those chosen on MinAtar.
+        seeds_per_group: seeds vmapped together; None for 1 on CPU and all on accelerators.
+    """
+
+    preset: str = "default"
+    seeds_per_group: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.preset not in PRESETS:
+            raise ValueError(f"preset must be one of {', '.join(PRESETS)}, got {self.preset!r}")
+        if self.seeds_per_group is not None and self.seeds_per_group < 1:
+            raise ValueError(f"seeds_per_group must be at least 1, got {self.seeds_per_group}")
+
+
+@functools.lru_cache(maxsize=32)
+def make(agent: str, config: Any, protocol: Protocol) -> tuple[agents.Agent, scan.Runner, Any]:
+    """Makes agent, runner and evaluator of a task; refuses settings that do not fit."""
+    environment = registry.make(protocol.env)
+    made = agents.make_agent(agent, config, environment.spec)
+    runner = scan.make_runner(
+        made, environment, protocol.num_envs, stores_prior=environment.spec.num_states is None
+    )
+    evaluator = evaluate.make_evaluator(
+        made, environment, num_episodes=protocol.eval_episodes, max_steps=protocol.eval_max_steps
+    )
+    return made, runner, evaluator
+
+
+def _functions(task: base.Task) -> tuple[Callable, Callable, Callable]:
+    """The functions init(seeds), advance(states, start, num_steps) and evaluate(states), not yet compiled."""
+    made, runner, evaluator = make(task.agent, task.config, task.protocol)
+
+    def init(seeds: jax.Array) -> core_lib.SeedState:
+        return jax.vmap(lambda seed: runner.init(jax.random.key(seed), None))(seeds)
+
+    def evaluate_all(states: core_lib.SeedState, number: jax.Array) -> jax.Array:
+        def evaluate_seed(state: core_lib.SeedState) -> jax.Array:
+            key = types.fold_in_tag(jax.random.fold_in(state.key, number), "evaluation")
+            return evaluator(made.learner.variables(state.learner), None, key)
+
+        return jax.vmap(evaluate_seed)(states)
+
+    return init, runner.run, evaluate_all
+
+
+@functools.lru_cache(maxsize=4)
+def _compile(task: base.Task) -> tuple[Callable, Callable, Callable]:
+    init, advance, evaluate_all = _functions(task)
+    return jax.jit(init), jax.jit(advance, donate_argnums=0), jax.jit(evaluate_all)
+
+
+class JaxEnv(base.Experiment):
+    """The experiment."""
+
+    name = "jax"
+    script = "run_jax.py"
+    protocol_class = Protocol
+    options_class = Options
+    problem = "env"
+    score = "final_return"
+    key_fields = ("env", "seed")
+    result_fields = (
+        "env", "agent", "seed", "final_return", "best_return", "mean_return", "interactions", "episodes", "num_params",
+        "compile_seconds", "train_seconds", "interactions_per_second", "error",
+    )  # fmt: skip
+    curve_fields = (
+        "env", "seed", "interactions", "episodes", "train_return", "eval_return", "eval_std", "loss", "seconds",
+    )  # fmt: skip
+
+    def configs(self, options: Options | None = None) -> dict[str, Any]:
+        return PRESETS[options.preset if options else "default"]()
+
+    def problems(self, value: str) -> Sequence[str]:
+        if value == "list":
+            print(registry.listing())
+            raise SystemExit(0)
+        return list(dict.fromkeys(value.split(",")))
+
+    def num_interactions(self, protocol: Protocol) -> int:
+        return protocol.steps
+
+    def group_size(self, options: Options, num_seeds: int) -> int:
+        return options.seeds_per_group or (1 if jax.default_backend() == "cpu" else num_seeds)
+
+    def identity(self, task: base.Task) -> dict[str, Any]:
+        identity = super().identity(task)
+        del identity["protocol"]["env"]  # of which a folder may hold any number
+        return {**identity, "preset": task.options.preset}
+
+    def length(self, task: base.Task) -> int:
+        return task.protocol.steps
+
+    def needs(self, task: base.Task) -> base.Needs:
+        made, _, _ = make(task.agent, task.config, task.protocol)
+        init, _, _ = _functions(task)
+        states = jax.eval_shape(init, jax.ShapeDtypeStruct((1,), jnp.uint32))
+        replay, total, protocol = core_lib.num_bytes(states.replay), core_lib.num_bytes(states), task.protocol
+        text = (
+            f"{task.agent} (preset {task.options.preset}) on {protocol.env}: {agents.count_params(made):,} parameters, "
+            f"{total / 1e6:.1f} MB per seed, of which the replay {replay / 1e6:.1f} MB; {protocol.steps:,} interactions "
+            f"in {protocol.num_envs} environment(s), {protocol.eval_episodes} episodes every {protocol.eval_every:,}"
+        )
+        return base.Needs(total, text)
+
+    def run(self, task: base.Task, context: run_context.RunContext) -> None:
+        protocol, progress, num_envs = task.protocol, context.progress, task.protocol.num_envs
+        made, _, _ = make(task.agent, task.config, protocol)
+        cycle = core_lib.make_core(made, num_envs).setup.rounds_per_learning
+        begin = time.perf_counter()
+        init, advance, evaluate_all = _compile(task)
+        states = init(np.array(task.seeds, np.uint32))
+        if context.is_resumed:
+            states = context.load(states)
+        else:
+            progress.notes.update(rounds=0, totals=[[0.0] * 4 for _ in task.seeds], compile_seconds=None)
+        notes = progress.notes
+        unit = num_envs * cycle
+        while len(progress.curve) < len(task.seeds) * -(-protocol.steps // protocol.eval_every):
+            number = len(progress.curve) // len(task.seeds) + 1
+            due = (
+                -(-min(number * protocol.eval_every, protocol.steps) // unit) * cycle
+            )  # in steps of all environments
+            while notes["rounds"] < due and not context.should_stop():
+                num_steps = min(-(-_CHUNK // cycle) * cycle, due - notes["rounds"])
+                with context.training():
+                    states, metrics = advance(states, np.int32(notes["rounds"]), np.int32(num_steps))
+                    metrics = jax.device_get(metrics)
+                if notes["compile_seconds"] is None:
+                    notes["compile_seconds"] = round(time.perf_counter() - begin, 2)
+                    notes["warm_interactions"], notes["warm_seconds"] = (
+                        num_steps * num_envs,
+                        progress.train_seconds,
+                    )
+                notes["rounds"] += num_steps
+                for i, seed in enumerate(task.seeds):
+                    notes["totals"][i] = [
+                        x + float(y[i]) for x, y in zip(notes["totals"][i], metrics, strict=True)
+                    ]
+                    context.check_loss(metrics.loss[i], f"{protocol.env} seed {seed}", notes["rounds"] * num_envs)
+                context.advance(min(notes["rounds"] * num_envs, protocol.steps))
+                if context.is_save_due():
+                    context.save(states)
+            if context.should_stop():
+                context.save(states)
+                return
+            returns = np.asarray(evaluate_all(states, np.int32(notes["rounds"])))
+            for i, seed in enumerate(task.seeds):
+                loss, updates, train_returns, episodes = notes["totals"][i]
+                row = {
+                    "env": protocol.env,
+                    "seed": seed,
+                    "interactions": notes["rounds"] * num_envs,
+                    "episodes": int(states.episodes[i]),
+                    "train_return": results.ratio(train_returns, episodes),
+                    "eval_return": results.number(returns[i].mean()),
+                    "eval_std": results.number(returns[i].std()),
+                    "loss": results.ratio(loss, updates),
+                    "seconds": round(progress.train_seconds, 1),
+                }
+                notes["totals"][i] = [0.0] * 4
+                context.add_curve(seed, row, f"return {row['eval_return']:,.2f}")
+            if context.is_save_due():
+                context.save(states)
+        timed = progress.train_seconds - notes["warm_seconds"]  # without compilation
+        for i, seed in enumerate(task.seeds):
+            evaluations = [row["eval_return"] for own, row in progress.curve if own == seed]
+            interactions = notes["rounds"] * num_envs
+            rate = (interactions - notes["warm_interactions"]) * len(task.seeds) / timed if timed > 0 else ""
+            result = {
+                "env": protocol.env,
+                "final_return": evaluations[-1],
+                "best_return": max(evaluations),
+                "mean_return": results.number(np.mean(evaluations)),
+                "interactions": interactions,
+                "episodes": int(states.episodes[i]),
+                "num_params": agents.count_params(made),
+                "compile_seconds": notes["compile_seconds"],
+                "train_seconds": round(progress.train_seconds, 2),
+                "interactions_per_second": round(rate, 1) if rate else "",
+            }
+            context.add_result(seed, result)
+        context.finish()
+
+    def summary(self, row: dict[str, Any], settings: Sequence[str] = ()) -> str:
+        named = "".join(f" {name}={row[name]}" for name in settings if row[name] != "")
+        label = f"{row['agent']} on {row['env']} seed {row['seed']}{named}"
+        if row["error"]:
+            return f"{label}: ERROR {row['error']}"
+        rate = f", {float(row['interactions_per_second']):,.0f}/s" if row["interactions_per_second"] else ""
+        return (
+            f"{label}: return {float(row['final_return']):,.2f} at the end, best evaluation "
+            f"{float(row['best_return']):,.2f} ({int(row['interactions']):,} interactions{rate})"
+        )
+
+    def draw(self, directory: run_directory.RunDirectory, task: base.Task) -> pathlib.Path | None:
+        from hyperagent_jax.analysis import curves
+
+        path = directory.path / "jax.png"
+        curves.environments(
+            path, f"{task.agent}, preset {task.options.preset}", {task.agent: directory.rows("curve")}
+        )
+        return path
+
+
+EXPERIMENT = JaxEnv()
