@@ -26,6 +26,9 @@ EXTRAS_REQUIRE = {
     "bsuite": ["bsuite>=0.3.5,<0.4", "pandas>=2.2,<4"],
     "atari": ["envpool>=1.2,<1.3", "gymnasium>=1.0,<2", "pillow>=10,<14"],
     "gymnasium": ["gymnasium>=1.0,<2"],
+    "gymnax": ["gymnax>=1.0,<2"],
+    "pgx": ["pgx>=2.6,<3"],
+    "navix": ["navix>=0.7,<0.8"],  # brings wandb, which it imports, and its own development tools
     "sweep": ["matplotlib>=3.9,<4"],
 }
 EXTRAS_REQUIRE["dev"] = sorted(

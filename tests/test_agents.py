@@ -70,8 +70,10 @@ def test_misuse_is_one_clear_line(make, message):
         make()
 
 
-@pytest.mark.parametrize("side, torso", [(36, torsos.AtariConv(8)), (35, torsos.Mlp((8,)))])
-def test_small_images_are_flattened(side, torso):
+@pytest.mark.parametrize(
+    "side, torso", [(36, torsos.AtariConv(8)), (35, torsos.SmallConv((8,))), (2, torsos.Mlp((8,)))]
+)
+def test_torsos_of_pictures(side, torso):
     made, example = base.make_torso((8,), types.EnvironmentSpec(2, (side, 40, 3)))
     assert made == torso and made.init_with_output(jax.random.key(0), example)[0].shape == (8,)
 

@@ -41,7 +41,7 @@ def test_several_updates_per_step_are_updates_in_a_row():
     learner, losses = state.learner, []
     ring, update = ring_lib.make_ring(20), jax.jit(agent.learner.update)
     for i in range(3):
-        batch = types.Batch(ring.sample(state.replay, noise.replay[i])[0], ring.size(state.replay))
+        batch = types.Batch(ring.sample(state.replay, noise.replay[i])[0].transition, ring.size(state.replay))
         learner, info = update(learner, batch, jax.tree.map(lambda x, i=i: x[i], noise.learner))
         losses.append(info["loss"])
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6), learned.learner, learner)
@@ -87,7 +87,7 @@ def test_losses_become_priorities():
         transitions, slots = ring.sample(replay, noise.replay[i])
         # All have the same priority at first: the four quarters of the twelve slots.
         assert i > 0 or list(np.asarray(slots) // 3) == [0, 1, 2, 3]
-        batch = types.Batch(transitions, ring.size(replay))
+        batch = types.Batch(transitions.transition, ring.size(replay))
         learner, info = agent.learner.update(learner, batch, jax.tree.map(lambda x, i=i: x[i], noise.learner))
         replay = ring.update(replay, slots, info["losses"])
         expected[slots] = 0.0

@@ -138,8 +138,8 @@ def test_python_loop_on_bsuite_is_the_scan():
     scan, loop = (programs[runner].state(0) for runner in ("scan", "loop"))
     assert int(scan.replay.added) == 150
     for name in ("o_tm1", "a_tm1", "r_t", "discount_t", "z_t"):
-        expected = getattr(scan.replay.storage, name)[:150]
-        np.testing.assert_allclose(getattr(loop.replay.storage, name)[:150], expected, atol=1e-7)
+        expected = getattr(scan.replay.storage.transition, name)[:150]
+        np.testing.assert_allclose(getattr(loop.replay.storage.transition, name)[:150], expected, atol=1e-7)
     for expected, found in zip(jax.tree.leaves(scan.learner), jax.tree.leaves(loop.learner), strict=True):
         np.testing.assert_allclose(found, expected, atol=1e-4)
     assert int(scan.episodes) == int(loop.episodes) == 30

@@ -60,7 +60,7 @@ def _loop(program, seed=0):
 
 def _storage(loop):
     replay = loop.agent.state.replay
-    return jax.tree.map(lambda x: np.asarray(x)[: int(replay.added)], replay.storage)
+    return jax.tree.map(lambda x: np.asarray(x)[: int(replay.added)], replay.storage.transition)
 
 
 def test_transitions_are_those_of_the_environment(program):
@@ -158,7 +158,7 @@ def test_an_episode_may_be_given_up(program):
     assert agent.state.is_first and agent.state.episode_return == 0.0
     agent.update(dm_env.restart(far), action, dm_env.termination(1.0, first))
     agent.select_action(dm_env.restart(first))
-    np.testing.assert_array_equal(agent.state.replay.storage.o_tm1[:2], [first, far])
+    np.testing.assert_array_equal(agent.state.replay.storage.transition.o_tm1[:2], [first, far])
 
 
 def test_an_environment_may_use_one_array_for_all_observations(program):

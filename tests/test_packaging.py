@@ -113,7 +113,7 @@ def test_extras_stay_out_of_the_core(setup_arguments):
 
 def test_dev_extra_holds_all_others(setup_arguments):
     extras = setup_arguments["extras_require"]
-    assert set(extras) == {"bsuite", "gymnasium", "atari", "sweep", "dev"}
+    assert set(extras) == {"bsuite", "gymnasium", "atari", "sweep", "gymnax", "pgx", "navix", "dev"}
     for lines in extras.values():
         assert set(lines) <= set(extras["dev"])
 

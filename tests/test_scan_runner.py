@@ -146,7 +146,7 @@ def test_a_seed_among_others_equals_the_seed_alone(variant):
 
 def test_seeds_differ():
     states, _ = long_run("adam")
-    actions = states.replay.storage.a_tm1[:, :400]
+    actions = states.replay.storage.transition.a_tm1[:, :400]
     for i, j in ((0, 1), (0, 2), (1, 2)):
         assert np.mean(actions[i] != actions[j]) > 0.2
 
@@ -154,7 +154,7 @@ def test_seeds_differ():
 def test_replay_holds_the_run_in_order():
     states, metrics = long_run("adam")
     np.testing.assert_array_equal(states.replay.added, 400)
-    items = jax.tree.map(lambda x: x[:, :400], states.replay.storage)
+    items = jax.tree.map(lambda x: x[:, :400], states.replay.storage.transition)
     ends = np.arange(400) % SIZE == SIZE - 1
     np.testing.assert_allclose(items.discount_t, np.tile(np.where(ends, 0.0, 0.99), (3, 1)), rtol=1e-6)
     # Each step starts where the one before it ended, and episodes start at the top left.

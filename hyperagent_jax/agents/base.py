@@ -172,8 +172,8 @@ def make_torso(
     smallest = torsos.AtariConv.SMALLEST_SIDE if kind == "atari_conv" else torsos.SmallConv.SMALLEST_SIDE
     if len(shape) != 3 or min(shape[:2]) < smallest:
         raise ValueError(
-            f"torso={kind} is for pictures [height, width, channels] of at least {smallest} by {smallest}, got the "
-            f"shape {shape}: use torso=mlp"
+            f"torso={kind} is for pictures [height, width, channels] of at least {smallest} by {smallest}, got "
+            f"the shape {shape}: use torso=mlp"
         )
     if kind == "small_conv":
         return torsos.SmallConv(hidden_sizes), jnp.zeros(shape, spec.dtype)

@@ -4,8 +4,8 @@ from typing import Any
 
 from hyperagent_jax.agents import presets
 
-# Young and Tian's network and schedule: one update of 32 transitions per 4 interactions, a target that is copied every
-# 1,000 interactions; Adam as in Obando-Ceron and Castro's MinAtar DQN.
+# Young and Tian's network and schedule: one update of 32 transitions per 4 interactions, a target that is copied
+# every 1,000 interactions; Adam's learning rate as in Obando-Ceron and Castro's MinAtar DQN.
 _COMMON: dict[str, Any] = dict(
     hidden_sizes=(128,),
     batch_size=32,

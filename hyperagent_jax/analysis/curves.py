@@ -49,7 +49,7 @@ def returns(file: style.File, title: str, rows: Sequence[Mapping[str, str]]) -> 
 
 
 def environments(file: style.File, title: str, lines: Mapping[str, Sequence[Mapping[str, str]]]) -> None:
-    """Draws evaluation returns against interactions: a panel per environment, a line per label, thin ones per seed.
+    """Draws evaluation returns: a panel per environment, a line per label, thin ones per seed.
 
     Args:
         file: the PNG.

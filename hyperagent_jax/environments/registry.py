@@ -20,10 +20,8 @@ def make(name: str) -> base.Environment:
     """
     library, _, environment = name.partition("/")
     if library not in LIBRARIES:
-        raise errors.UserError(
-            f"unknown environment {name!r}: names are {', '.join(f'{known}/NAME' for known in LIBRARIES)}; --env=list "
-            "lists them"
-        )
+        known = ", ".join(f"{known}/NAME" for known in LIBRARIES)
+        raise errors.UserError(f"unknown environment {name!r}: names are {known}; --env=list lists them")
     adapter = LIBRARIES[library]
     if environment not in adapter.names():
         raise errors.UserError(f"{library} has no {environment!r}; it has {', '.join(adapter.names())}")

@@ -123,8 +123,8 @@ class JaxEnv(base.Experiment):
     score = "final_return"
     key_fields = ("env", "seed")
     result_fields = (
-        "env", "agent", "seed", "final_return", "best_return", "mean_return", "interactions", "episodes", "num_params",
-        "compile_seconds", "train_seconds", "interactions_per_second", "error",
+        "env", "agent", "seed", "final_return", "best_return", "mean_return", "interactions", "episodes",
+        "num_params", "compile_seconds", "train_seconds", "interactions_per_second", "error",
     )  # fmt: skip
     curve_fields = (
         "env", "seed", "interactions", "episodes", "train_return", "eval_return", "eval_std", "loss", "seconds",
@@ -159,9 +159,10 @@ class JaxEnv(base.Experiment):
         states = jax.eval_shape(init, jax.ShapeDtypeStruct((1,), jnp.uint32))
         replay, total, protocol = core_lib.num_bytes(states.replay), core_lib.num_bytes(states), task.protocol
         text = (
-            f"{task.agent} (preset {task.options.preset}) on {protocol.env}: {agents.count_params(made):,} parameters, "
-            f"{total / 1e6:.1f} MB per seed, of which the replay {replay / 1e6:.1f} MB; {protocol.steps:,} interactions "
-            f"in {protocol.num_envs} environment(s), {protocol.eval_episodes} episodes every {protocol.eval_every:,}"
+            f"{task.agent} (preset {task.options.preset}) on {protocol.env}: {agents.count_params(made):,} "
+            f"parameters, {total / 1e6:.1f} MB per seed, of which the replay {replay / 1e6:.1f} MB; "
+            f"{protocol.steps:,} interactions in {protocol.num_envs} environment(s), {protocol.eval_episodes} "
+            f"episodes every {protocol.eval_every:,}"
         )
         return base.Needs(total, text)
 
@@ -228,7 +229,7 @@ class JaxEnv(base.Experiment):
         for i, seed in enumerate(task.seeds):
             evaluations = [row["eval_return"] for own, row in progress.curve if own == seed]
             interactions = notes["rounds"] * num_envs
-            rate = (interactions - notes["warm_interactions"]) * len(task.seeds) / timed if timed > 0 else ""
+            timed_interactions = (interactions - notes["warm_interactions"]) * len(task.seeds)
             result = {
                 "env": protocol.env,
                 "final_return": evaluations[-1],
@@ -239,7 +240,7 @@ class JaxEnv(base.Experiment):
                 "num_params": agents.count_params(made),
                 "compile_seconds": notes["compile_seconds"],
                 "train_seconds": round(progress.train_seconds, 2),
-                "interactions_per_second": round(rate, 1) if rate else "",
+                "interactions_per_second": round(timed_interactions / timed, 1) if timed > 0 else "",
             }
             context.add_result(seed, result)
         context.finish()
