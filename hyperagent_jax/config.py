@@ -27,13 +27,11 @@ class Setting(NamedTuple):
     """One setting of a config.
 
     Attributes:
-        name: its name.
         type: its annotation.
         default: its default; of a preset, the preset's.
         help: its text in the docstring.
     """
 
-    name: str
     type: Any
     default: Any
     help: str
@@ -45,9 +43,7 @@ def settings_of(config_class: Any) -> dict[str, Setting]:
     config_class = getattr(config_class, "config_class", config_class)
     texts = field_help(config_class)
     return {
-        field.name: Setting(
-            field.name, field.type, overrides.get(field.name, field.default), texts.get(field.name, "")
-        )
+        field.name: Setting(field.type, overrides.get(field.name, field.default), texts.get(field.name, ""))
         for field in dataclasses.fields(config_class)
     }
 
@@ -63,16 +59,13 @@ def is_list(annotation: Any) -> bool:
 
 
 def _define(name: str, annotation: Any, text: str, values: flags.FlagValues) -> None:
-    if is_list(annotation):
-        define: Callable[..., Any] = flags.DEFINE_list
-    else:
-        types: dict[Any, Callable[..., Any]] = {
-            bool: flags.DEFINE_bool,
-            int: flags.DEFINE_integer,
-            float: flags.DEFINE_float,
-        }
-        kind, *_ = get_args(annotation) or (annotation,)  # int | None
-        define = types.get(kind, flags.DEFINE_string)
+    kinds: dict[Any, Callable[..., Any]] = {
+        bool: flags.DEFINE_bool,
+        int: flags.DEFINE_integer,
+        float: flags.DEFINE_float,
+    }
+    kind, *_ = get_args(annotation) or (annotation,)  # int | None
+    define = flags.DEFINE_list if is_list(annotation) else kinds.get(kind, flags.DEFINE_string)
     define(name, None, text, flag_values=values)
 
 
@@ -97,34 +90,26 @@ def define_flags(config_classes: Mapping[str, Any], values: flags.FlagValues = f
 
 def _defaults_text(defaults: dict[str, Any]) -> str:
     """The first agent's default, and behind it those of agents that have another."""
-    texts = {agent: str(value) if value is None else as_text(value) for agent, value in defaults.items()}
-    common, *others = dict.fromkeys(texts.values())
-    return "; ".join(
-        [
-            common,
-            *(f"{other} for {', '.join(agent for agent in texts if texts[agent] == other)}" for other in others),
-        ]
-    )
+    agents: dict[str, list[str]] = {}
+    for agent, value in defaults.items():
+        agents.setdefault(str(value) if value is None else as_text(value), []).append(agent)
+    common, *others = agents
+    return "; ".join([common, *(f"{other} for {', '.join(agents[other])}" for other in others)])
 
 
 def from_flags(
-    agent: str,
-    config_class: Any,
-    all_classes: Mapping[str, Any],
-    values: flags.FlagValues,
-    kind: str = "agent",
+    agent: str, config_classes: Mapping[str, Any], values: flags.FlagValues, kind: str = "agent"
 ) -> Any:
     """Makes the config of an agent from the flags that were set.
 
     Args:
         agent: the agent's name.
-        config_class: its config dataclass or preset.
-        all_classes: what `define_flags` was called with.
+        config_classes: what `define_flags` was called with.
         values: parsed flags.
         kind: what `agent` names, if it is something else.
     """
-    own = settings_of(config_class)
-    every = {name for cls in all_classes.values() for name in settings_of(cls)}
+    own = settings_of(config_classes[agent])
+    every = {name for cls in config_classes.values() for name in settings_of(cls)}
     settings = {}
     for name in sorted(every):
         value = values[name].value
@@ -141,7 +126,7 @@ def from_flags(
                 raise errors.UserError(f"--{name} must be a comma-separated list of {element.__name__}") from error
         settings[name] = value
     with errors.settings_are_the_users("--"):
-        return config_class(**settings)
+        return config_classes[agent](**settings)
 
 
 def as_json(config: Any) -> dict[str, Any]:

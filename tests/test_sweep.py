@@ -18,7 +18,6 @@ import pytest
 from hyperagent_jax import agents
 from hyperagent_jax import errors
 from hyperagent_jax.experiment import base
-from hyperagent_jax.experiment import cli
 from hyperagent_jax.experiment import deep_sea
 from hyperagent_jax.experiment import driver
 from hyperagent_jax.experiment import run_context
@@ -65,12 +64,19 @@ class Deep(Plain):
 CONFIGS = {"plain": Plain, "deep": Deep}
 
 
-def _plan(*grids, configs=None, experiment=deep_sea.EXPERIMENT):
-    return sweep.plan(experiment, grids, "logs/sweep", configs)
+class Small(deep_sea.DeepSea):
+    """DeepSea with these agents."""
+
+    def configs(self, options=None):
+        return CONFIGS
+
+
+def _plan(*grids, experiment=deep_sea.EXPERIMENT, logdir="logs/sweep"):
+    return sweep.plan(experiment, grids, str(logdir))
 
 
 def _small_plan(**grid):
-    return _plan({"agent": ["plain", "deep"], **grid}, configs=CONFIGS)
+    return _plan({"agent": ["plain", "deep"], **grid}, experiment=Small())
 
 
 def _columns(task):
@@ -124,7 +130,7 @@ def test_small_sizes_come_first_then_the_order_of_the_grid_with_seeds_together()
         "command",
     )
     command = "python experiments/run_deepsea.py --agent=hyperagent --size=5 --seed=0 --index_dim=1"
-    assert cli.command(plan.experiment, task, 0) == f"{command} --logdir=logs/{task.name}"
+    assert plan.experiment.command(task, 0) == f"{command} --logdir=logs/{task.name}"
 
 
 def test_keys_left_out_have_their_defaults():
@@ -206,7 +212,7 @@ def test_grids_may_have_different_keys():
         {"agent": "deep", "depth": [1, 2], "seed": [0, 1]},
         {"agent": ["plain", "deep"], "width": [3, 4], "max_episodes": 50},
         {"agent": "plain", "size": 4, "mapping_seed": 7},
-        configs=CONFIGS,
+        experiment=Small(),
     )
     assert plan.key_fields == ("agent", "size", "seed", "depth", "width", "max_episodes", "mapping_seed")
     assert [plan.key(_columns(task)) for task in plan.tasks] == [
@@ -243,7 +249,10 @@ def test_the_default_of_a_key_is_the_presets():
 
 def test_what_is_in_several_grids_is_run_once():
     plan = _plan(
-        {"agent": "deep", "depth": [1, 2]}, {"agent": "deep"}, {"agent": "deep", "depth": [3, 2]}, configs=CONFIGS
+        {"agent": "deep", "depth": [1, 2]},
+        {"agent": "deep"},
+        {"agent": "deep", "depth": [3, 2]},
+        experiment=Small(),
     )
     assert [dict(task.columns)["depth"] for task in plan.tasks] == ["1", "2", "3"]  # 2 is the default
     assert plan.notes["grid"] == [
@@ -289,7 +298,7 @@ def test_bad_grids_are_one_clear_line(grid, message):
     assert str(error.value) == message
     if "agent" not in grid:  # the same in a list of grids
         with pytest.raises(errors.UserError) as error:
-            _plan({"agent": "deep"}, {"agent": ["plain", "deep"], **grid}, configs=CONFIGS)
+            _plan({"agent": "deep"}, {"agent": ["plain", "deep"], **grid}, experiment=Small())
         assert str(error.value) == message
 
 
@@ -321,7 +330,7 @@ def test_the_memory_of_the_largest_run_is_known_before_it_is_taken():
     (largest,) = [
         task
         for task in plan.tasks
-        if task.protocol.size == 6 and task.config.replay_capacity == 200 and task.cell not in refused
+        if task.protocol.size == 6 and task.config.replay_capacity == 200 and task.columns not in refused
     ]
     states = deep_sea.make_program(largest).states
     states = states._replace(key=jax.random.key_data(states.key))
@@ -330,7 +339,7 @@ def test_the_memory_of_the_largest_run_is_known_before_it_is_taken():
 
 def _refusals(plan):
     _, refused = driver._check(plan)
-    return {plan.key(_columns(task)): refused[task.cell] for task in plan.tasks if task.cell in refused}
+    return {plan.key(_columns(task)): refused[task.columns] for task in plan.tasks if task.columns in refused}
 
 
 def test_agents_say_what_they_refuse():
@@ -357,15 +366,15 @@ def test_a_bug_of_one_agent_does_not_end_a_sweep_over_many(monkeypatch):
 def test_a_group_of_seeds_that_has_a_checkpoint_stays_as_it_was(tmp_path, monkeypatch):
     """Also when some of its seeds are done, and also when they are a cell of a sweep."""
     monkeypatch.setattr(driver, "FLAGS", types.SimpleNamespace(checkpoint_seconds=0.0))
-    plan = _plan({**SMALL, "seed": [0, 1, 2, 3, 4], "seeds_per_group": 2})
+    plan = _plan({**SMALL, "seed": [0, 1, 2, 3, 4], "seeds_per_group": 2}, logdir=tmp_path)
     group = dataclasses.replace(plan.tasks[0], seeds=(1, 2))
-    file = tmp_path / f"{group.name}.npz"
-    context = run_context.RunContext(dataclasses.replace(group, checkpoint=str(file)), print, lambda: False)
+    context = run_context.RunContext(group, print, lambda: False)
     context.progress.reached = 250
     context.save({})
-    tasks, reached = driver._grouped(plan, list(plan.tasks[2:]), tmp_path)  # seeds 0 and 1 are done
+    tasks, reached = driver._grouped(plan, plan.tasks[2:])  # seeds 0 and 1 are done
     assert [task.seeds for task in tasks] == [(1, 2), (3, 4)]
-    assert tasks[0].checkpoint == str(file) and tasks[0].checkpoint_seconds == 0.0
+    assert tasks[0].checkpoint == group.checkpoint and tasks[0].checkpoint_seconds == 0.0
+    assert list((tmp_path / "checkpoints").iterdir()) == [group.checkpoint]
     assert reached == {plan.key(group.columns_of(seed)): 250 for seed in (1, 2)}
 
 

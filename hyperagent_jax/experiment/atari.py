@@ -1,6 +1,7 @@
 """The paper's Atari protocol: train, evaluate every so often, keep the best, and play it many times in the end."""
 
 from collections.abc import Sequence
+import contextlib
 import dataclasses
 import pathlib
 from typing import Any
@@ -10,6 +11,8 @@ import numpy as np
 
 from hyperagent_jax import agents
 from hyperagent_jax import checkpoint
+from hyperagent_jax import checks
+from hyperagent_jax import config as config_lib
 from hyperagent_jax import errors
 from hyperagent_jax import results
 from hyperagent_jax import types
@@ -63,9 +66,7 @@ class Protocol:
     max_frames: int = atari.MAX_FRAMES
 
     def __post_init__(self) -> None:
-        for name in ("steps", "num_envs", "eval_every", "eval_episodes", "final_eval_episodes"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        checks.positive(self, "steps", "num_envs", "eval_every", "eval_episodes", "final_eval_episodes")
         if self.max_frames < atari.FRAME_SKIP:
             raise ValueError(f"max_frames must be at least {atari.FRAME_SKIP}, got {self.max_frames}")
         if not 0 <= self.eval_epsilon <= 1:
@@ -93,9 +94,7 @@ class Options:
 
 def best_file(task: base.Task) -> pathlib.Path:
     """File of the best parameters, which stays when the run is finished."""
-    assert task.checkpoint is not None  # the driver names one for every task
-    path = pathlib.Path(task.checkpoint)
-    return path.with_name(f"{path.stem}_best.npz")
+    return task.checkpoint.with_name(f"{task.name}_best.npz")
 
 
 def make_agent(task: base.Task) -> agents.Agent:
@@ -190,20 +189,16 @@ class Run:
         self.save()
         return True
 
-    def key(self, purpose: int) -> types.PRNGKey:
-        """The key of an evaluation now."""
+    def play(
+        self, variables: types.Variables, purpose: int, num_episodes: int, **options: Any
+    ) -> list[float] | None:
+        """Returns the scores of whole games; None when the user asked to stop."""
+        now, num_envs = self.runner.interactions, min(num_episodes, _EVALUATED_TOGETHER)
         key = types.fold_in_tag(jax.random.key(self.task.seeds[0]), "evaluation")
-        return jax.random.fold_in(jax.random.fold_in(key, purpose), self.runner.interactions)
-
-    def play(self, variables: types.Variables, purpose: int, num_episodes: int) -> list[float] | None:
-        """Scores of whole games; None when the user asked to stop."""
-        environment = _environment(
-            self.task, purpose, self.runner.interactions, min(num_episodes, _EVALUATED_TOGETHER), is_training=False
-        )
-        try:
-            return self.evaluate(variables, environment, num_episodes, self.key(purpose), self.context.should_stop)
-        finally:
-            environment.close()
+        key = jax.random.fold_in(jax.random.fold_in(key, purpose), now)
+        options.setdefault("should_stop", self.context.should_stop)
+        with contextlib.closing(_environment(self.task, purpose, now, num_envs, is_training=False)) as environment:
+            return self.evaluate(variables, environment, num_episodes, key, **options)
 
     def evaluate_and_report(self) -> bool:
         """Evaluates, keeps the best parameters and reports; False when the user asked to stop."""
@@ -274,11 +269,10 @@ class Run:
 
     def record(self, variables: types.Variables) -> None:
         """Writes one game in colour to a GIF."""
-        task, number = self.task, self.runner.interactions
-        environment = _environment(task, _RECORDING, number, 1, is_training=False)
+        task = self.task
         screen = atari.Screen(
             task.protocol.game,
-            (task.seeds[0], _RECORDING, number),
+            (task.seeds[0], _RECORDING, self.runner.interactions),
             fires_after_life=task.protocol.eval_fire,
             max_frames=task.protocol.max_frames,
         )
@@ -288,12 +282,11 @@ class Run:
             screen.step(int(actions[0]))
             pictures.append(screen.picture)
 
-        try:
-            is_long_enough = lambda: len(pictures) > _RECORDED_STEPS  # noqa: E731
-            self.evaluate(variables, environment, 1, self.key(_RECORDING), is_long_enough, on_step)
-        finally:
-            environment.close()
-            screen.close()
+        def is_long_enough() -> bool:
+            return len(pictures) > _RECORDED_STEPS
+
+        with contextlib.closing(screen):
+            self.play(variables, _RECORDING, 1, should_stop=is_long_enough, on_step=on_step)
         video.write_gif(str(pathlib.Path(task.folder) / f"{task.name}.gif"), pictures)
 
 
@@ -306,6 +299,7 @@ class Atari(base.Experiment):
     options_class = Options
     problem = "game"
     score = "score"
+    label = "{agent} on {game} seed {seed}"
     key_fields = ("game", "seed")
     result_fields = (
         "game", "agent", "seed", "score", "score_std", "episodes", "best_interactions", "best_eval_score",
@@ -325,16 +319,16 @@ class Atari(base.Experiment):
             atari.check_game(name)
         return list(dict.fromkeys(names))
 
-    def num_interactions(self, protocol: Protocol) -> int:
-        return max(protocol.steps, protocol.num_envs)
+    def length(self, protocol: Protocol) -> int:
+        return protocol.steps
+
+    def capped(self, config: Any, protocol: Protocol) -> Any:
+        return config_lib.cap_replay(config, max(protocol.steps, protocol.num_envs))
 
     def identity(self, task: base.Task) -> dict[str, Any]:
         identity = super().identity(task)
         del identity["protocol"]["game"]  # of which a folder may hold any number
         return {**identity, "preset": task.options.preset}
-
-    def length(self, task: base.Task) -> int:
-        return task.protocol.steps
 
     def needs(self, task: base.Task) -> base.Needs:
         if task.options.record_video:
@@ -364,23 +358,17 @@ class Atari(base.Experiment):
         finally:
             runner.close()
 
-    def summary(self, row: dict[str, Any], settings: Sequence[str] = ()) -> str:
-        named = "".join(f" {name}={row[name]}" for name in settings if row[name] != "")
-        label = f"{row['agent']} on {row['game']} seed {row['seed']}{named}"
-        if row["error"]:
-            return f"{label}: ERROR {row['error']}"
+    def outcome(self, row: dict[str, Any]) -> str:
         return (
-            f"{label}: score {float(row['score']):,.1f} over {row['episodes']} games of the parameters after "
+            f"score {float(row['score']):,.1f} over {row['episodes']} games of the parameters after "
             f"{int(row['best_interactions']):,} of {int(row['interactions']):,} interactions "
             f"({float(row['interactions_per_second']):,.1f}/s)"
         )
 
-    def draw(self, directory: run_directory.RunDirectory, task: base.Task) -> pathlib.Path | None:
+    def draw(self, path: pathlib.Path, directory: run_directory.RunDirectory, task: base.Task) -> None:
         from hyperagent_jax.analysis.atari import plots
 
-        path = directory.path / "atari.png"
         plots.curves(path, f"{task.agent}, preset {task.options.preset}", {task.agent: directory.rows("curve")})
-        return path
 
 
 EXPERIMENT = Atari()

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from hyperagent_jax import agents
+from hyperagent_jax import checks
 from hyperagent_jax import config as config_lib
 from hyperagent_jax import errors
 from hyperagent_jax import results
@@ -44,8 +45,7 @@ class Protocol:
     max_episodes: int | None = None
 
     def __post_init__(self) -> None:
-        if self.max_episodes is not None and self.max_episodes < 1:
-            raise ValueError(f"max_episodes must be at least 1, got {self.max_episodes}")
+        checks.positive(self, "max_episodes")
 
     @property
     def num_episodes(self) -> int:
@@ -87,6 +87,7 @@ class Bsuite(base.Experiment):
     protocol_class = Protocol
     problem = "bsuite_id"
     score = "total_return"
+    label = "{bsuite_id} {agent}"
     key_fields = ("bsuite_id",)
     result_fields = (
         "bsuite_id", "agent", "seed", "status", "reason", "episodes", "steps", "total_return", "num_params",
@@ -106,8 +107,11 @@ class Bsuite(base.Experiment):
         del identity["protocol"]  # which names the id, of which a folder may hold any number
         return {**identity, "seed": task.seeds[0], "max_episodes": task.protocol.max_episodes}
 
-    def length(self, task: base.Task) -> int:
-        return task.protocol.num_episodes
+    def length(self, protocol: Protocol) -> int:
+        return protocol.num_episodes
+
+    def capped(self, config: Any, protocol: Protocol) -> Any:
+        return config  # `make_program` does it, so that ids of one folder share their config
 
     def needs(self, task: base.Task) -> base.Needs:
         memory = num_bytes(task)
@@ -176,18 +180,13 @@ class Bsuite(base.Experiment):
             raise errors.UserError(f"{file} is cut short: delete it and run {row['bsuite_id']} again")
         return True
 
-    def failure(self, message: str) -> dict[str, Any]:
-        return {"status": results.FAILED, "reason": message, "error": message}
-
-    def summary(self, row: dict[str, Any], settings: Sequence[str] = ()) -> str:
-        named = "".join(f" {name}={row[name]}" for name in settings if row[name] != "")
-        name = f"{row['bsuite_id']} {row['agent']}{named}"
+    def outcome(self, row: dict[str, Any]) -> str:
         if row["status"] not in _DONE:
-            return f"{name}: {row['status'].upper()}, {row['reason']}"
+            return f"{row['status'].upper()}, {row['reason']}"
         note = f" ({row['status']}: {row['reason']})" if row["reason"] else ""
         rate = f", {float(row['steps_per_second']):,.0f} steps/s" if row["steps_per_second"] else ""
         average = float(row["total_return"]) / int(row["episodes"])
-        return f"{name}: {int(row['episodes']):,} episodes, mean return {average:.4g}{rate}{note}"
+        return f"{int(row['episodes']):,} episodes, mean return {average:.4g}{rate}{note}"
 
     def conclusion(self, rows: Sequence[dict[str, str]], num_runs: int) -> str:
         counts = collections.Counter(row["status"] for row in rows)

@@ -36,14 +36,17 @@ def make(settings: dict[str, Any], **configs: Any) -> Fingerprint:
 
     Args:
         settings: everything that must agree.
-        **configs: the dataclasses among them, by the key that holds them; a field's default in the class that
-            defines it, whatever subclasses make of it, is what versions without the field did.
+        **configs: the dataclasses among them, or dicts of dataclasses, by the key that holds them; a field's
+            default in the class that defines it, whatever subclasses make of it, is what versions without the
+            field did.
     """
     return Fingerprint(_json(settings), {part: field_defaults(config) for part, config in configs.items()})
 
 
 def field_defaults(config: Any) -> dict[str, Any]:
-    """Returns every field's default in the class that defines it."""
+    """Returns every field's default in the class that defines it; of a dict of dataclasses, those of each."""
+    if isinstance(config, dict):
+        return {name: field_defaults(one) for name, one in config.items()}
     defaults: dict[str, Any] = {}
     for cls in reversed(type(config).__mro__):
         for name, field in getattr(cls, "__dataclass_fields__", {}).items():

@@ -1,6 +1,5 @@
 """Any gymnasium environment with discrete actions: train, evaluate every so often, report the last evaluation."""
 
-from collections.abc import Sequence
 import dataclasses
 import functools
 import pathlib
@@ -11,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from hyperagent_jax import agents
+from hyperagent_jax import checks
 from hyperagent_jax import results
 from hyperagent_jax.environments import gymnasium_adapter
 from hyperagent_jax.environments import side_by_side
@@ -42,9 +42,7 @@ class Protocol:
     eval_episodes: int = 10
 
     def __post_init__(self) -> None:
-        for name in ("steps", "eval_every", "eval_episodes"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        checks.positive(self, "steps", "eval_every", "eval_episodes")
 
 
 @functools.lru_cache(maxsize=8)
@@ -69,17 +67,15 @@ class Gymnasium(base.Experiment):
     protocol_class = Protocol
     problem = "env"
     score = "final_return"
+    label = "{agent} on {env} seed {seed}"
     result_fields = (
         "env", "agent", "seed", "final_return", "best_return", "interactions", "episodes", "num_params",
         "train_seconds", "interactions_per_second", "error",
     )  # fmt: skip
     curve_fields = ("seed", "interactions", "episodes", "train_return", "eval_return", "eval_std", "loss")
 
-    def num_interactions(self, protocol: Protocol) -> int:
+    def length(self, protocol: Protocol) -> int:
         return protocol.steps
-
-    def length(self, task: base.Task) -> int:
-        return task.protocol.steps
 
     def needs(self, task: base.Task) -> base.Needs:
         program = make_program(task.agent, task.config, task.protocol.env)
@@ -152,23 +148,17 @@ class Gymnasium(base.Experiment):
         context.add_result(seed, result)
         context.finish()
 
-    def summary(self, row: dict[str, Any], settings: Sequence[str] = ()) -> str:
-        named = "".join(f" {name}={row[name]}" for name in settings if row[name] != "")
-        label = f"{row['agent']} on {row['env']} seed {row['seed']}{named}"
-        if row["error"]:
-            return f"{label}: ERROR {row['error']}"
+    def outcome(self, row: dict[str, Any]) -> str:
         return (
-            f"{label}: return {float(row['final_return']):,.1f} at the end, best evaluation "
+            f"return {float(row['final_return']):,.1f} at the end, best evaluation "
             f"{float(row['best_return']):,.1f} ({int(row['interactions']):,} interactions, "
             f"{float(row['interactions_per_second']):,.0f}/s)"
         )
 
-    def draw(self, directory: run_directory.RunDirectory, task: base.Task) -> pathlib.Path | None:
+    def draw(self, path: pathlib.Path, directory: run_directory.RunDirectory, task: base.Task) -> None:
         from hyperagent_jax.analysis import curves
 
-        path = directory.path / "gymnasium.png"
         curves.returns(path, f"{task.agent} on {task.protocol.env}", directory.rows("curve"))
-        return path
 
 
 EXPERIMENT = Gymnasium()
