@@ -113,7 +113,7 @@ def measure(preset: str) -> Iterator[dict]:
 def measure_memory() -> dict:
     """Memory of a run whose replay is full, against what was predicted."""
     task = _make_task("hyperagent", "paper", replay_capacity=FLAGS.replay_capacity)
-    predicted = atari.num_bytes(task)["total"] + atari.PROGRAM_BYTES
+    predicted = atari.EXPERIMENT.num_bytes(task)
     host_memory.require(predicted, "the replay", "lower --replay_capacity")
     runner = atari.make_runner(task)
     runner.begin()

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 import contextlib
+import dataclasses
 import json
 import os
 import pathlib
@@ -88,26 +89,18 @@ def load_facts(path: str | os.PathLike) -> dict[str, Any]:
     return facts
 
 
+@dataclasses.dataclass(frozen=True)
 class Unsized:
-    """Stands in `load`'s `like` for an array whose shape only the checkpoint knows.
+    """Stands in `load`'s `like` for an array of a type whose shape only the checkpoint knows."""
 
-    Attributes:
-        dtype: its type.
-    """
-
-    def __init__(self, dtype: Any):
-        self.dtype = np.dtype(dtype)
+    dtype: Any
 
 
+@dataclasses.dataclass(frozen=True)
 class Front:
-    """Stands in `load`'s `like` for an array of which only the front may have been saved; that part is filled.
+    """Stands in `load`'s `like` for an array, in C order, of which the front was saved; that part is filled."""
 
-    Attributes:
-        array: the array, in C order.
-    """
-
-    def __init__(self, array: np.ndarray):
-        self.array = array
+    array: np.ndarray
 
 
 def _read_into(arrays: Any, name: str, view: np.ndarray) -> None:
@@ -135,7 +128,7 @@ def _restore(path: str | os.PathLike, arrays: Any, name: str, leaf: Any) -> Any:
         shape, is_fortran, dtype = _read_header(f)
     if isinstance(leaf, Unsized):
         if dtype != leaf.dtype:
-            raise CheckpointError(f"checkpoint {path}: {name} is {dtype}, not {leaf.dtype}")
+            raise CheckpointError(f"checkpoint {path}: {name} is {dtype}, not {np.dtype(leaf.dtype)}")
         return arrays[name]
     is_front = isinstance(leaf, Front)
     own = leaf.array if is_front else jax.eval_shape(jax.random.key_data, leaf) if _is_key(leaf) else leaf

@@ -24,17 +24,11 @@ def field_help(config_class: type) -> dict[str, str]:
 
 
 class Setting(NamedTuple):
-    """One setting of a config.
+    """One setting of a config."""
 
-    Attributes:
-        type: its annotation.
-        default: its default; of a preset, the preset's.
-        help: its text in the docstring.
-    """
-
-    type: Any
-    default: Any
-    help: str
+    type: Any  # its annotation
+    default: Any  # of a preset, the preset's
+    help: str  # its text in the docstring
 
 
 def settings_of(config_class: Any) -> dict[str, Setting]:
@@ -70,12 +64,7 @@ def _define(name: str, annotation: Any, text: str, values: flags.FlagValues) -> 
 
 
 def define_flags(config_classes: Mapping[str, Any], values: flags.FlagValues = flags.FLAGS) -> None:
-    """Defines one flag per field of any of the configs, unset by default.
-
-    Args:
-        config_classes: maps the names of agents to their config dataclasses or presets.
-        values: where the flags go.
-    """
+    """Defines one flag per field of any config dataclass or preset, by the names of agents; unset by default."""
     settings = {agent: settings_of(config_class) for agent, config_class in config_classes.items()}
     owners: dict[str, list[str]] = {}
     for agent, own in settings.items():
@@ -100,13 +89,9 @@ def _defaults_text(defaults: dict[str, Any]) -> str:
 def from_flags(
     agent: str, config_classes: Mapping[str, Any], values: flags.FlagValues, kind: str = "agent"
 ) -> Any:
-    """Makes the config of an agent from the flags that were set.
+    """Makes the config of an agent from the flags that were set and `define_flags` defined.
 
-    Args:
-        agent: the agent's name.
-        config_classes: what `define_flags` was called with.
-        values: parsed flags.
-        kind: what `agent` names, if it is something else.
+    `kind` says what `agent` names, if it is something else.
     """
     own = settings_of(config_classes[agent])
     every = {name for cls in config_classes.values() for name in settings_of(cls)}
@@ -145,14 +130,9 @@ _JSON_NAMES = {bool: "true or false", int: "a whole number", float: "a number", 
 
 
 def from_json(name: str, annotation: Any, value: Any) -> Any:
-    """A value read from JSON as the type of a field; UserError if it is not of that type.
+    """Returns a value read from JSON as the type of a field; UserError if it is not of that type.
 
     Whole numbers serve for floats, lists for tuples and null for None; nothing else is converted.
-
-    Args:
-        name: the field's name.
-        annotation: its type.
-        value: what json.loads made of it.
     """
     if is_list(annotation):
         element = get_args(annotation)[0]

@@ -201,7 +201,7 @@ def test_predicted_memory_is_what_the_state_takes(tmp_path):
     state = program.init(jax.random.key(0), np.zeros((10, 5), np.float32))
     assert state.replay.storage.r_t.shape == (90_000,)  # 10,000 episodes of 9 steps
     state = state._replace(key=jax.random.key_data(state.key))
-    assert bsuite_lib.num_bytes(task) == sum(leaf.nbytes for leaf in jax.tree.leaves(state))
+    assert bsuite_lib.EXPERIMENT.num_bytes(task) == sum(leaf.nbytes for leaf in jax.tree.leaves(state))
 
 
 def _command(*options):

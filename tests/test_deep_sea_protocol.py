@@ -157,7 +157,7 @@ def test_predicted_memory_is_what_the_state_takes():
     states = states._replace(key=jax.random.key_data(states.key))
     predicted = deep_sea.num_bytes(task)
     assert predicted["total"] == sum(leaf.nbytes for leaf in jax.tree.leaves(states))
-    assert deep_sea.EXPERIMENT.needs(task).num_bytes == predicted["total"]
+    assert deep_sea.EXPERIMENT.num_bytes(task) == predicted["total"]
     assert predicted["replay"] == sum(leaf.nbytes for leaf in jax.tree.leaves(states.replay))
 
 

@@ -326,7 +326,7 @@ def test_grids_are_read_from_json_or_a_file(tmp_path):
 def test_the_memory_of_the_largest_run_is_known_before_it_is_taken():
     grid = {"size": [4, 6], "replay_capacity": [100, 200], "target_index": ["transition", "dependent"]}
     plan = _plan(grid)
-    needs, refused = driver._check(plan)
+    num_bytes, task, refused = driver._check(plan)
     (largest,) = [
         task
         for task in plan.tasks
@@ -334,11 +334,11 @@ def test_the_memory_of_the_largest_run_is_known_before_it_is_taken():
     ]
     states = deep_sea.make_program(largest).states
     states = states._replace(key=jax.random.key_data(states.key))
-    assert needs.num_bytes == sum(leaf.nbytes for leaf in jax.tree.leaves(states))
+    assert task == largest and num_bytes == sum(leaf.nbytes for leaf in jax.tree.leaves(states))
 
 
 def _refusals(plan):
-    _, refused = driver._check(plan)
+    *_, refused = driver._check(plan)
     return {plan.key(_columns(task)): refused[task.columns] for task in plan.tasks if task.columns in refused}
 
 
@@ -352,14 +352,14 @@ def test_agents_say_what_they_refuse():
 
 def test_a_bug_of_one_agent_does_not_end_a_sweep_over_many(monkeypatch):
     plan = _plan({"agent": ["hyperagent", "ddqn"], "size": 4})
-    needs = plan.experiment.needs
+    num_bytes = plan.experiment.num_bytes
 
     def fail_for_ddqn(task):
         if task.agent == "ddqn":
             raise KeyError("lost")
-        return needs(task)
+        return num_bytes(task)
 
-    monkeypatch.setattr(plan.experiment, "needs", fail_for_ddqn)
+    monkeypatch.setattr(plan.experiment, "num_bytes", fail_for_ddqn)
     assert _refusals(plan) == {("ddqn", "4", "0"): "KeyError: 'lost'"}
 
 
@@ -437,7 +437,7 @@ def test_a_run_that_fails_is_a_row_and_is_run_again(tmp_path):
     }
     assert well.items() >= {**settings, **outcome, "seed": "1"}.items()
     lines = done.stdout.splitlines()
-    megabytes = driver._check(_plan(grid))[0].num_bytes / 1e6
+    megabytes = driver._check(_plan(grid))[0] / 1e6
     assert lines[0] == (
         f"2 run(s) in 1 cell(s), {', '.join(f'{name}={value}' for name, value in settings.items())}, "
         f"states of up to {megabytes:.3g} MB each; results in {tmp_path}"

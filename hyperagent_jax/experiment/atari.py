@@ -31,7 +31,7 @@ _EVALUATED_TOGETHER = 10
 # A recording shows at most this many steps of a game, two minutes of it.
 _RECORDED_STEPS = 1_800
 # Memory of a process without replay and learner: libraries, emulators and compiled programs.
-PROGRAM_BYTES = 800_000_000
+_PROGRAM_BYTES = 800_000_000
 _TRAINING, _EVALUATION, _FINAL, _RECORDING = range(4)
 
 
@@ -109,9 +109,8 @@ def num_bytes(task: base.Task) -> dict[str, int]:
     agent = make_agent(task)
     settings = vector.replay_settings(agent, task.protocol.num_envs, atari.STACK_SHAPE)
     settings.check()
-    replay = settings.num_bytes()
-    learner = core.num_bytes(jax.eval_shape(agent.learner.init, jax.random.key(0)))
-    return {"replay": replay, "learner": learner, "total": replay + learner}
+    learner = jax.eval_shape(agent.learner.init, jax.random.key(0))
+    return {"replay": settings.num_bytes(), "learner": core.num_bytes(learner)}
 
 
 def _environment(task: base.Task, purpose: int, number: int, num_envs: int, **settings: Any) -> atari.Atari:
@@ -330,18 +329,20 @@ class Atari(base.Experiment):
         del identity["protocol"]["game"]  # of which a folder may hold any number
         return {**identity, "preset": task.options.preset}
 
-    def needs(self, task: base.Task) -> base.Needs:
+    def num_bytes(self, task: base.Task) -> int:
         if task.options.record_video:
             video.require_pillow()
-        memory, protocol = num_bytes(task), task.protocol
-        text = (
-            f"{task.agent} (preset {task.options.preset}): {memory['replay'] / 1e9:.2f} GB of replay each; "
-            f"{protocol.steps:,} interactions in {protocol.num_envs} environment(s) each, "
+        return sum(num_bytes(task).values()) + _PROGRAM_BYTES
+
+    def header(self, task: base.Task) -> str:
+        protocol = task.protocol
+        return (
+            f"{task.agent} (preset {task.options.preset}): {num_bytes(task)['replay'] / 1e9:.2f} GB of replay "
+            f"each; {protocol.steps:,} interactions in {protocol.num_envs} environment(s) each, "
             f"{protocol.eval_episodes} games every {protocol.eval_every:,}, at the end "
             f"{protocol.final_eval_episodes} games of the best; unclipped scores, no "
             f"sticky actions, at most {protocol.max_frames:,} frames"
         )
-        return base.Needs(memory["total"] + PROGRAM_BYTES, text)
 
     def run(self, task: base.Task, context: run_context.RunContext) -> None:
         notes = context.progress.notes

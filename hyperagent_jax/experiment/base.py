@@ -28,31 +28,18 @@ NAMES = tuple(_MODULES)
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """What one worker process runs from beginning to end: one or more seeds of one agent on one problem.
-
-    Attributes:
-        experiment: name of the experiment.
-        agent: name of the agent.
-        config: its config.
-        protocol: the experiment's protocol; names the problem.
-        seeds: seeds that run together.
-        options: the experiment's options, which do not change what a seed gives.
-        columns: columns of results.csv that tell this task from the others of its plan, without the seed.
-        folder: the run directory; blank for a task that writes no files.
-        checkpoint_seconds: least time between two checkpoints.
-        is_cell: whether it is a cell of a sweep: its files are named after all columns, and no maps are kept.
-    """
+    """What one worker process runs from beginning to end: one or more seeds of one agent on one problem."""
 
     experiment: str
     agent: str
     config: Any
-    protocol: Any
+    protocol: Any  # names the problem
     seeds: tuple[int, ...]
     options: Any = None
-    columns: tuple[tuple[str, str], ...] = ()
-    folder: str = ""
+    columns: tuple[tuple[str, str], ...] = ()  # of results.csv that tell it from the others, without the seed
+    folder: str = ""  # the run directory; blank for a task that writes no files
     checkpoint_seconds: float = 60.0
-    is_cell: bool = False
+    is_cell: bool = False  # of a sweep: its files are named after all columns, and it keeps no maps
 
     @property
     def name(self) -> str:
@@ -96,35 +83,14 @@ def _file_name(text: str) -> str:
 
 
 class Event(NamedTuple):
-    """What a running task reports.
+    """What a running task reports."""
 
-    Attributes:
-        kind: "progress", "curve", "result", "note" or "finished".
-        task: name of the task.
-        seed: the seed it is about.
-        row: a row of curve.csv or results.csv.
-        reached: interactions or episodes so far.
-        text: what to show.
-    """
-
-    kind: str
-    task: str
+    kind: str  # "progress", "curve", "result", "note" or "finished"
+    task: str  # its name
     seed: int
-    row: dict[str, Any] = {}
-    reached: int = 0
-    text: str = ""
-
-
-class Needs(NamedTuple):
-    """What a task needs, known before anything is allocated.
-
-    Attributes:
-        num_bytes: memory of its state.
-        text: the same in words, with what else the header says of the run.
-    """
-
-    num_bytes: int
-    text: str
+    row: dict[str, Any] = {}  # of curve.csv or results.csv
+    reached: int = 0  # interactions or episodes so far
+    text: str = ""  # to show
 
 
 @dataclasses.dataclass(frozen=True)
@@ -198,8 +164,12 @@ class Experiment(abc.ABC):
         return task.identity()
 
     @abc.abstractmethod
-    def needs(self, task: Task) -> Needs:
-        """Refuses settings that cannot run, and says what the task will need."""
+    def num_bytes(self, task: Task) -> int:
+        """Returns the memory of a task's state, before any is allocated; refuses settings that cannot run."""
+
+    @abc.abstractmethod
+    def header(self, task: Task) -> str:
+        """Describes what is about to run."""
 
     @abc.abstractmethod
     def run(self, task: Task, context: "run_context.RunContext") -> None:
@@ -260,29 +230,17 @@ def get(name: str) -> Experiment:
 
 
 class Plan(NamedTuple):
-    """Everything there is to run into one directory.
-
-    Attributes:
-        experiment: the experiment.
-        tasks: all tasks, with one seed each.
-        logdir: the directory.
-        fingerprint: what its rows have in common.
-        key_fields: columns that tell rows apart.
-        shown: columns of results.csv that summaries name.
-        notes: further entries of config.json.
-        header: what is run, said first; by default what the largest task says of itself.
-        remark: a line after it.
-    """
+    """Everything there is to run into one directory."""
 
     experiment: Experiment
-    tasks: tuple[Task, ...]
+    tasks: tuple[Task, ...]  # with one seed each
     logdir: str
-    fingerprint: fingerprint_lib.Fingerprint
-    key_fields: tuple[str, ...]
-    shown: tuple[str, ...] = ()
-    notes: dict[str, Any] = {}
-    header: str = ""
-    remark: str = ""
+    fingerprint: fingerprint_lib.Fingerprint  # what the rows have in common
+    key_fields: tuple[str, ...]  # columns of results.csv that tell rows apart
+    shown: tuple[str, ...] = ()  # columns that summaries name besides agent, problem and seed
+    notes: dict[str, Any] = {}  # further entries of config.json
+    header: str = ""  # what is run; by default what the largest task says of itself
+    remark: str = ""  # a line after the header
 
     @property
     def is_sweep(self) -> bool:

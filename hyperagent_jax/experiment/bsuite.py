@@ -8,7 +8,6 @@ import pathlib
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from hyperagent_jax import agents
@@ -22,7 +21,6 @@ from hyperagent_jax.environments import bsuite_adapter
 from hyperagent_jax.experiment import base
 from hyperagent_jax.experiment import run_context
 from hyperagent_jax.experiment import run_directory
-from hyperagent_jax.runners import core as core_lib
 from hyperagent_jax.runners import loop as loop_lib
 
 # Steps between two looks at the clock.
@@ -69,16 +67,6 @@ def make_program(task: base.Task) -> loop_lib.Program:
     return _make_program(task.agent, config, problem.spec)
 
 
-def num_bytes(task: base.Task) -> int:
-    """Memory the task's state will take, before any of it is allocated; 0 if its data is not here."""
-    try:
-        program, spec = make_program(task), bsuite_adapter.problem(task.protocol.bsuite_id).spec
-    except bsuite_adapter.MissingDataError:
-        return 0
-    observation = jnp.zeros(spec.observation_shape, jnp.float32 if spec.num_states is None else jnp.int32)
-    return core_lib.num_bytes(jax.eval_shape(program.init, jax.random.key(0), observation))
-
-
 class Bsuite(base.Experiment):
     """The experiment. bsuite's own logging writes one csv file per id to <logdir>/csv."""
 
@@ -113,9 +101,15 @@ class Bsuite(base.Experiment):
     def capped(self, config: Any, protocol: Protocol) -> Any:
         return config  # `make_program` does it, so that ids of one folder share their config
 
-    def needs(self, task: base.Task) -> base.Needs:
-        memory = num_bytes(task)
-        return base.Needs(memory, f"{task.agent} on bsuite, states of up to {memory / 1e6:.3g} MB")
+    def num_bytes(self, task: base.Task) -> int:
+        """Returns 0 if the task's data is not here."""
+        try:
+            return loop_lib.num_bytes(make_program(task))
+        except bsuite_adapter.MissingDataError:
+            return 0
+
+    def header(self, task: base.Task) -> str:
+        return f"{task.agent} on bsuite, states of up to {self.num_bytes(task) / 1e6:.3g} MB"
 
     def run(self, task: base.Task, context: run_context.RunContext) -> None:
         bsuite_id, (seed,) = task.protocol.bsuite_id, task.seeds

@@ -294,16 +294,18 @@ class DeepSea(base.Experiment):
     def identity(self, task: base.Task) -> dict[str, Any]:
         return {**super().identity(task), "runner": task.options.runner}
 
-    def needs(self, task: base.Task) -> base.Needs:
+    def num_bytes(self, task: base.Task) -> int:
+        return num_bytes(task)["total"]
+
+    def header(self, task: base.Task) -> str:
         protocol, memory = task.protocol, num_bytes(task)
         agent, *_ = make(task.agent, task.config, protocol)
-        text = (
+        return (
             f"{task.agent} on DeepSea {protocol.size}: {agents.count_params(agent):,} parameters, "
             f"{memory['total'] / 1e6:.1f} MB per seed, of which the replay {memory['replay'] / 1e6:.1f} MB; "
             f"solved at {protocol.solved_return:g} over {protocol.eval_episodes} episodes, evaluated every "
             f"{protocol.eval_every:,} interactions, at most {protocol.max_episodes:,} episodes"
         )
-        return base.Needs(memory["total"], text)
 
     def run(self, task: base.Task, context: run_context.RunContext) -> None:
         protocol, limit = task.protocol, self.length(task.protocol)

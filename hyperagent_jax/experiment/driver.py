@@ -233,18 +233,18 @@ def _saved(file: pathlib.Path, plan: base.Plan) -> tuple[run_context.Progress, d
         return None
 
 
-def _check(plan: base.Plan) -> tuple[base.Needs, dict[Any, str]]:
+def _check(plan: base.Plan) -> tuple[int, base.Task, dict[Any, str]]:
     """Refuses settings that cannot run, before anything is written.
 
     Returns:
-        What the largest group of seeds needs, and why cells of a sweep cannot run, by their columns.
+        The memory of the largest group of seeds, one of them, and why cells of a sweep cannot run, by columns.
     """
     needs, refused = [], {}
     for cell in plan.cells():
         task = cell[0]
         try:
             with errors.settings_are_the_users():
-                own = plan.experiment.needs(task)
+                num_bytes = plan.experiment.num_bytes(task)
         except Exception as error:
             if not plan.is_sweep:
                 raise
@@ -253,14 +253,13 @@ def _check(plan: base.Plan) -> tuple[base.Needs, dict[Any, str]]:
             refused[task.columns] = str(error) if is_known else workers.describe(error)
             continue
         together = min(plan.experiment.group_size(task.options, len(cell)), len(cell))
-        needs.append(own._replace(num_bytes=together * own.num_bytes))
+        needs.append((together * num_bytes, task))
     if not needs:
         raise errors.UserError(f"no combination of the grid can be run: {next(iter(refused.values()))}")
-    return max(needs, key=lambda one: one.num_bytes), refused
+    return *max(needs, key=lambda one: one[0]), refused
 
 
-def _print_header(plan: base.Plan, needs: base.Needs, done: Sequence[dict[str, str]]) -> None:
-    header = f"{plan.header}, states of up to {needs.num_bytes / 1e6:.3g} MB each" if plan.header else needs.text
+def _print_header(plan: base.Plan, header: str, done: Sequence[dict[str, str]]) -> None:
     print(f"{header}; results in {plan.logdir}")
     if plan.remark:
         print(plan.remark)
@@ -289,10 +288,10 @@ def _print_table(plan: base.Plan, rows: dict[tuple[str, ...], dict[str, str]]) -
 def execute(plan: base.Plan) -> int:
     """Runs what is missing of a plan, and returns the exit code."""
     experiment = plan.experiment
-    needs, refused = _check(plan)
+    num_bytes, largest, refused = _check(plan)
     num_workers = min(cli.num_workers(), len(plan.tasks))
     host_memory.require(
-        num_workers * needs.num_bytes,
+        num_workers * num_bytes,
         f"running {num_workers} at a time" if num_workers > 1 else "the run",
         "lower --replay_capacity, the sizes of the network or --num_workers",
     )
@@ -310,7 +309,8 @@ def execute(plan: base.Plan) -> int:
         "results", plan.result_fields, lambda row: plan.key(row) not in keys or experiment.is_done(row, directory)
     )
     done = {plan.key(row): row for row in directory.rows("results")}
-    _print_header(plan, needs, [row for key, row in done.items() if key in keys])
+    header = f"{plan.header}, states of up to {num_bytes / 1e6:.3g} MB each" if plan.header else ""
+    _print_header(plan, header or experiment.header(largest), [row for key, row in done.items() if key in keys])
     for key in keys.keys() & done.keys():
         checkpoint.delete(keys[key].checkpoint)  # killed between the row and this
     pending = {key: task for key, task in keys.items() if key not in done}
@@ -340,7 +340,7 @@ def execute(plan: base.Plan) -> int:
             # An accelerator serves one process at a time, and this one has it already.
             isolate=plan.records_failures and jax.default_backend() == "cpu",
             group=experiment.program,
-            seconds_to_save=120 + num_workers * needs.num_bytes / _DISK_BYTES_PER_SECOND,
+            seconds_to_save=120 + num_workers * num_bytes / _DISK_BYTES_PER_SECOND,
         )
     finally:
         display.close()

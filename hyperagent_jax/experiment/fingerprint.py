@@ -11,12 +11,9 @@ def _json(value: Any) -> Any:
 
 
 class Fingerprint(NamedTuple):
-    """Settings that must agree for results to belong together.
+    """Settings that must agree for results to belong together, in nested dicts, as JSON has them.
 
-    Attributes:
-        settings: nested dicts of settings, as JSON has them.
-        defaults: nested like `settings`; the values that were in effect before a setting existed. A setting that
-            an older version did not record is taken to have that value.
+    A setting that an older version did not record is taken to have had the value in `defaults`.
     """
 
     settings: dict[str, Any]

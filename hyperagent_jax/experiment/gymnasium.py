@@ -6,7 +6,6 @@ import pathlib
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from hyperagent_jax import agents
@@ -17,7 +16,6 @@ from hyperagent_jax.environments import side_by_side
 from hyperagent_jax.experiment import base
 from hyperagent_jax.experiment import run_context
 from hyperagent_jax.experiment import run_directory
-from hyperagent_jax.runners import core as core_lib
 from hyperagent_jax.runners import evaluate
 from hyperagent_jax.runners import loop as loop_lib
 
@@ -77,18 +75,16 @@ class Gymnasium(base.Experiment):
     def length(self, protocol: Protocol) -> int:
         return protocol.steps
 
-    def needs(self, task: base.Task) -> base.Needs:
-        program = make_program(task.agent, task.config, task.protocol.env)
-        spec = gymnasium_adapter.GymnasiumEnvironment(task.protocol.env, seed=0).spec
-        observation = jnp.zeros(spec.observation_shape, jnp.float32 if spec.num_states is None else jnp.int32)
-        memory = core_lib.num_bytes(jax.eval_shape(program.init, jax.random.key(0), observation))
-        protocol = task.protocol
-        text = (
-            f"{task.agent} on {protocol.env}: {agents.count_params(program.agent):,} parameters, "
-            f"{memory / 1e6:.1f} MB per seed; {protocol.steps:,} interactions, {protocol.eval_episodes} episodes "
-            f"every {protocol.eval_every:,}"
+    def num_bytes(self, task: base.Task) -> int:
+        return loop_lib.num_bytes(make_program(task.agent, task.config, task.protocol.env))
+
+    def header(self, task: base.Task) -> str:
+        protocol, agent = task.protocol, make_program(task.agent, task.config, task.protocol.env).agent
+        return (
+            f"{task.agent} on {protocol.env}: {agents.count_params(agent):,} parameters, "
+            f"{self.num_bytes(task) / 1e6:.1f} MB per seed; {protocol.steps:,} interactions, "
+            f"{protocol.eval_episodes} episodes every {protocol.eval_every:,}"
         )
-        return base.Needs(memory, text)
 
     def run(self, task: base.Task, context: run_context.RunContext) -> None:
         protocol, (seed,), progress = task.protocol, task.seeds, context.progress

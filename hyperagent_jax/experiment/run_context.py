@@ -19,21 +19,13 @@ _REPORT_SECONDS = 0.2
 
 @dataclasses.dataclass
 class Progress:
-    """Where a task stands; saved in its checkpoint.
+    """Where a task stands; saved in its checkpoint, with the rows it has reported."""
 
-    Attributes:
-        reached: interactions or episodes so far, in the experiment's unit.
-        train_seconds: time spent in `RunContext.training`.
-        curve: rows of curve.csv reported so far, with their seeds.
-        results: rows of results.csv reported so far, by seed.
-        notes: whatever else the experiment needs to continue, as JSON.
-    """
-
-    reached: int = 0
-    train_seconds: float = 0.0
-    curve: list[tuple[int, dict[str, Any]]] = dataclasses.field(default_factory=list)
-    results: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
-    notes: dict[str, Any] = dataclasses.field(default_factory=dict)
+    reached: int = 0  # in the experiment's unit
+    train_seconds: float = 0.0  # spent in `RunContext.training`
+    curve: list[tuple[int, dict[str, Any]]] = dataclasses.field(default_factory=list)  # with their seeds
+    results: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)  # by seed
+    notes: dict[str, Any] = dataclasses.field(default_factory=dict)  # what else the experiment must keep, as JSON
 
 
 def load_progress(path: pathlib.Path) -> tuple[Progress, dict[str, Any]]:
@@ -51,14 +43,7 @@ def load_progress(path: pathlib.Path) -> tuple[Progress, dict[str, Any]]:
 
 
 class RunContext:
-    """The surroundings of one running task.
-
-    Attributes:
-        task: the task.
-        should_stop: whether the user asked to stop; a task then saves and returns.
-        progress: where the task stands.
-        is_resumed: whether it continues from a checkpoint.
-    """
+    """The surroundings of one running task, which saves and returns once `should_stop()`."""
 
     def __init__(self, task: base.Task, report: Callable[[base.Event], None], should_stop: Callable[[], bool]):
         """Reads the task's checkpoint, if there is one, and reports its rows again.

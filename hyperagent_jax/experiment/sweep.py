@@ -135,11 +135,8 @@ class _Space:
 def plan(experiment: base.Experiment, grids: Sequence[Grid], logdir: str) -> base.Plan:
     """Checks grids and plans their runs: smaller problems first, and the seeds of a cell one after the other.
 
-    Args:
-        experiment: what to run.
-        grids: map agent, problem, seed, and names of settings of the protocol, the options and the agents to a
-            value or a list of values. A key that only some of the grids have has its default in the others.
-        logdir: folder of the results.
+    Grids map agent, problem, seed, and names of settings of the protocol, the options and the agents to a value or
+    a list of values. A key that only some of the grids have has its default in the others.
     """
     space = _Space(experiment)
     combinations = [chosen for grid in grids for chosen in space.combinations(grid)]
