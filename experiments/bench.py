@@ -70,14 +70,6 @@ def matmul_seconds(config, num_seeds: int) -> float:
     return timing.fastest(lambda: products(x, hidden, head), FLAGS.repeats) / repetitions
 
 
-def optimizer_floats(config, num_states: int, num_params: int) -> int:
-    """Number of parameters an update must touch."""
-    if num_states < 1024:
-        return num_params
-    # lazy Adam: the rows of a batch instead of all rows
-    return num_params - max(0, num_states - config.batch_size) * config.hidden_sizes[0]
-
-
 def stream_seconds(num_floats: int) -> float:
     """Time memory (or the cache that holds them) needs for Adam's bytes: four arrays read, three written."""
     repetitions = max(20, 10_000_000 // num_floats)
@@ -109,9 +101,7 @@ def step_seconds(task: base.Task) -> float:
     return timing.fastest(run, FLAGS.repeats) / steps
 
 
-def make_task(
-    agent: str = "hyperagent", size: int = 20, num_seeds: int = 1, runner="scan", **settings
-) -> base.Task:
+def make_task(agent="hyperagent", size=20, num_seeds=1, runner="scan", **settings) -> base.Task:
     """A task with the paper's protocol."""
     # One evaluation episode, so that a dispatch is nearly all training.
     protocol = deep_sea.Protocol(size=size, eval_episodes=1)
@@ -133,7 +123,9 @@ def measure(agent: str, size: int, num_seeds: int, loss: str) -> dict:
     step = step_seconds(task)
     matmul_us = optimizer_us = of_limit = ""
     if agent == "hyperagent":
-        floats = optimizer_floats(task.config, size * size, agents.count_params(made))
+        floats = agents.count_params(made)
+        if size * size >= 1024:  # lazy Adam, which touches the rows of a batch instead of all
+            floats -= max(0, size * size - task.config.batch_size) * task.config.hidden_sizes[0]
         matmul, moved = matmul_seconds(task.config, num_seeds), stream_seconds(num_seeds * floats)
         matmul_us, optimizer_us, of_limit = matmul * 1e6, moved * 1e6, (matmul + moved) / step
     return {

@@ -69,7 +69,11 @@ def _run(name: str, config: Any) -> None:
     )
     tables = STUDIES[name].run(config)
     for table, rows in tables.items():
-        rows = [{key: _shortened(value) for key, value in row.items()} for row in rows]
+        # Floats with six digits, which is what float32 has.
+        rows = [
+            {x: y if isinstance(y, bool | int | str) else f"{float(y):.6g}" for x, y in row.items()}
+            for row in rows
+        ]
         results.write_csv(folder / f"{table}.csv", rows[0], rows)
         if name == "bench":  # which has no picture
             for row in rows:
@@ -81,11 +85,6 @@ def _run(name: str, config: Any) -> None:
             cli.say_no_picture()
     directory.close()
     print(f"{name}: {time.perf_counter() - begin:.0f} s; {folder}", flush=True)
-
-
-def _shortened(value: Any) -> Any:
-    """Floats with six digits, which is what float32 has."""
-    return value if isinstance(value, bool | int | str) else f"{float(value):.6g}"
 
 
 def main(command: str) -> int:

@@ -52,15 +52,11 @@ def is_list(annotation: Any) -> bool:
     return isinstance(annotation, python_types.GenericAlias)
 
 
-def _define(name: str, annotation: Any, text: str, values: flags.FlagValues) -> None:
-    kinds: dict[Any, Callable[..., Any]] = {
-        bool: flags.DEFINE_bool,
-        int: flags.DEFINE_integer,
-        float: flags.DEFINE_float,
-    }
-    kind, *_ = get_args(annotation) or (annotation,)  # int | None
-    define = flags.DEFINE_list if is_list(annotation) else kinds.get(kind, flags.DEFINE_string)
-    define(name, None, text, flag_values=values)
+_DEFINE: dict[Any, Callable[..., Any]] = {
+    bool: flags.DEFINE_bool,
+    int: flags.DEFINE_integer,
+    float: flags.DEFINE_float,
+}
 
 
 def define_flags(config_classes: Mapping[str, Any], values: flags.FlagValues = flags.FLAGS) -> None:
@@ -74,7 +70,9 @@ def define_flags(config_classes: Mapping[str, Any], values: flags.FlagValues = f
         setting = settings[agents[0]][name]
         whose = "" if len(agents) == len(config_classes) else f" [{', '.join(agents)}]"
         defaults = _defaults_text({agent: settings[agent][name].default for agent in agents})
-        _define(name, setting.type, f"{setting.help} (default: {defaults}){whose}", values)
+        kind, *_ = get_args(setting.type) or (setting.type,)  # int | None
+        define = flags.DEFINE_list if is_list(setting.type) else _DEFINE.get(kind, flags.DEFINE_string)
+        define(name, None, f"{setting.help} (default: {defaults}){whose}", flag_values=values)
 
 
 def _defaults_text(defaults: dict[str, Any]) -> str:

@@ -17,6 +17,7 @@ import pytest
 
 from hyperagent_jax import agents
 from hyperagent_jax import errors
+from hyperagent_jax import results
 from hyperagent_jax.experiment import base
 from hyperagent_jax.experiment import deep_sea
 from hyperagent_jax.experiment import driver
@@ -540,7 +541,7 @@ def test_a_list_of_grids_over_another_experiment(tmp_path):
     lines = done.stdout.splitlines()
     assert lines[0].startswith("3 run(s) in 2 cell(s), steps=60, eval_every=30, eval_episodes=1, min_replay=20, ")
     assert lines[1] == f"hyperagent on CartPole-v1 seed 0 target_index=dependent: ERROR {refused['error']}"
-    mean = f"{(float(finished[0]['final_return']) + float(finished[1]['final_return'])) / 2:.4g}"
+    mean = results.number((float(finished[0]["final_return"]) + float(finished[1]["final_return"])) / 2)
     assert lines[-6:] == [
         "| agent | env | target_index | runs | final_return | errors |",
         "|---|---|---|---|---|---|",

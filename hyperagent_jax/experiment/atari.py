@@ -141,27 +141,22 @@ class Run:
     def __init__(self, task: base.Task, runner: vector.VectorRunner, context: run_context.RunContext):
         self.task, self.runner, self.context = task, runner, context
         self.label = f"{task.protocol.game} seed {task.seeds[0]}"
+        self.notes = context.progress.notes  # "best": score and interactions of the best evaluation so far
         self.evaluate = evaluate.HostEvaluator(runner.agent, task.protocol.eval_epsilon, vector.frames_last)
-
-    @property
-    def best(self) -> dict[str, Any]:
-        """Score and interactions of the best evaluation so far; empty before the first."""
-        return self.context.progress.notes.get("best", {})
 
     def resume(self) -> bool:
         """Restores the run; False when the user asked to stop meanwhile."""
-        notes = self.context.progress.notes
         is_repeated = not self.task.protocol.asynchronous
         how = "its games are first played again up to the checkpoint" if is_repeated else "with new games"
         self.context.note(f"{self.label}: {how}")
-        if not self.runner.restore(notes["runner"], self.context.load, self.context.should_stop):
+        if not self.runner.restore(self.notes["runner"], self.context.load, self.context.should_stop):
             return False
         file = best_file(self.task)
         if file.exists():  # perhaps of an evaluation after the checkpoint; then it is what is kept
             saved = checkpoint.load_facts(file)
             if self.task.fingerprint().difference(saved["fingerprint"]):
                 raise checkpoint.CheckpointError(f"checkpoint {file} was made with a different configuration")
-            notes["best"] = saved["best"]
+            self.notes["best"] = saved["best"]
         return True
 
     def train(self) -> bool:
@@ -209,9 +204,9 @@ class Run:
             return False
         totals = runner.take_totals()
         score = float(np.mean(scores))
-        if not self.best or score > self.best["score"]:
-            context.progress.notes["best"] = {"score": score, "interactions": runner.interactions}
-            facts = {"best": self.best, "fingerprint": task.fingerprint().settings}
+        if "best" not in self.notes or score > self.notes["best"]["score"]:
+            self.notes["best"] = {"score": score, "interactions": runner.interactions}
+            facts = {"best": self.notes["best"], "fingerprint": task.fingerprint().settings}
             checkpoint.save(best_file(task), variables.params, facts)
         row = {
             "game": task.protocol.game,
@@ -234,7 +229,7 @@ class Run:
     def save(self) -> None:
         """Writes a checkpoint, unless that of a run that has diverged would replace a better one."""
         self.check_loss()
-        self.context.progress.notes["runner"] = self.runner.facts()
+        self.notes["runner"] = self.runner.facts()
         self.context.save(self.runner.tree())
 
     def finish(self) -> None:
@@ -245,13 +240,13 @@ class Run:
         scores = self.play(variables, _FINAL, task.protocol.final_eval_episodes)
         if scores is None:
             return
-        seconds = context.progress.train_seconds
+        best, seconds = self.notes["best"], context.progress.train_seconds
         result = {
             "score": results.number(np.mean(scores)),
             "score_std": results.number(np.std(scores)),
             "episodes": len(scores),
-            "best_interactions": self.best["interactions"],
-            "best_eval_score": results.number(self.best["score"]),
+            "best_interactions": best["interactions"],
+            "best_eval_score": results.number(best["score"]),
             "interactions": runner.interactions,
             "games": runner.games,
             "num_params": agents.count_params(runner.agent),
@@ -281,11 +276,10 @@ class Run:
             screen.step(int(actions[0]))
             pictures.append(screen.picture)
 
-        def is_long_enough() -> bool:
-            return len(pictures) > _RECORDED_STEPS
-
         with contextlib.closing(screen):
-            self.play(variables, _RECORDING, 1, should_stop=is_long_enough, on_step=on_step)
+            self.play(
+                variables, _RECORDING, 1, should_stop=lambda: len(pictures) > _RECORDED_STEPS, on_step=on_step
+            )
         video.write_gif(str(pathlib.Path(task.folder) / f"{task.name}.gif"), pictures)
 
 
@@ -293,7 +287,6 @@ class Atari(base.Experiment):
     """The experiment."""
 
     name = "atari"
-    script = "run_atari.py"
     protocol_class = Protocol
     options_class = Options
     problem = "game"
@@ -311,12 +304,10 @@ class Atari(base.Experiment):
         return presets.configs(options.preset if options else "paper")
 
     def problems(self, value: str) -> Sequence[str]:
-        names: list[str] = []
-        for name in value.split(","):
-            names += atari.GAME_SETS.get(name, (name,))
-        for name in dict.fromkeys(names):
-            atari.check_game(name)
-        return list(dict.fromkeys(names))
+        games = dict.fromkeys(game for name in value.split(",") for game in atari.GAME_SETS.get(name, (name,)))
+        for game in games:
+            atari.check_game(game)
+        return list(games)
 
     def length(self, protocol: Protocol) -> int:
         return protocol.steps
@@ -347,17 +338,14 @@ class Atari(base.Experiment):
     def run(self, task: base.Task, context: run_context.RunContext) -> None:
         notes = context.progress.notes
         notes["restarts"] = notes.get("restarts", 0) + (context.is_resumed and task.protocol.asynchronous)
-        runner = make_runner(task, notes["restarts"])
-        run = Run(task, runner, context)
-        try:
+        with contextlib.closing(make_runner(task, notes["restarts"])) as runner:
+            run = Run(task, runner, context)
             if not context.is_resumed:
                 runner.begin()
             elif not run.resume():
                 return
             if run.train():
                 run.finish()
-        finally:
-            runner.close()
 
     def outcome(self, row: dict[str, Any]) -> str:
         return (

@@ -10,11 +10,10 @@ import re
 import shlex
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-
 from hyperagent_jax import agents
 from hyperagent_jax import config as config_lib
 from hyperagent_jax import errors
+from hyperagent_jax import results
 from hyperagent_jax.experiment import fingerprint as fingerprint_lib
 
 if TYPE_CHECKING:
@@ -102,15 +101,15 @@ class Experiment(abc.ABC):
     """What is an experiment's own; the driver does the rest.
 
     Attributes:
-        name: its name in sweeps and in config.json.
-        script: the script that runs it.
+        name: its name in sweeps and in config.json; experiments/run_<name>.py runs it.
         protocol_class: dataclass of how a run is made and measured; its fields are flags and grid keys.
         options_class: dataclass of settings that do not change what a seed gives.
         problem: the field of the protocol that names what is solved.
         key_fields: columns of results.csv that tell its rows apart.
         result_fields: columns of results.csv.
         curve_fields: columns of curve.csv; empty if there is none, and then there is no picture either.
-        score: the column of results.csv that sweeps average over seeds.
+        score: the column of results.csv that sweeps average over the runs that have one.
+        scored: what sweeps call those runs.
         label: what summaries call a row; a format of its columns.
         unit: what progress counts.
         logdir: default folder of results within logs/.
@@ -118,7 +117,6 @@ class Experiment(abc.ABC):
     """
 
     name: str
-    script: str
     protocol_class: type
     options_class: type = NoOptions
     problem: str
@@ -126,6 +124,7 @@ class Experiment(abc.ABC):
     result_fields: tuple[str, ...]
     curve_fields: tuple[str, ...] = ()
     score: str
+    scored: str = "runs"
     label: str
     unit: str = "step"
     logdir: str = "{experiment}_{problem}_{agent}"
@@ -196,7 +195,8 @@ class Experiment(abc.ABC):
     def cell_summary(self, rows: Sequence[dict[str, str]]) -> dict[str, str]:
         """Returns the columns of the table that a sweep prints, about the rows of one cell."""
         scores = [float(row[self.score]) for row in rows if row[self.score] != ""]
-        return {"runs": f"{len(scores)} of {len(rows)}", self.score: f"{np.mean(scores):.4g}" if scores else ""}
+        average = results.ratio(sum(scores), len(scores))
+        return {self.scored: f"{len(scores)} of {len(rows)}", self.score: str(average)}
 
     def draw(  # noqa: B027  (without curves there is nothing to draw)
         self, path: pathlib.Path, directory: "run_directory.RunDirectory", task: Task
@@ -219,7 +219,7 @@ class Experiment(abc.ABC):
                     settings.setdefault(field.name, config_lib.as_text(value))
         arguments = [f"--{name}={value}" for name, value in settings.items() if value != ""]
         name = task.name if task.is_cell else "_".join([self.name, *first.values()]).replace("/", "-")
-        return shlex.join(["python", f"experiments/{self.script}", *arguments, f"--logdir=logs/{name}"])
+        return shlex.join(["python", f"experiments/run_{self.name}.py", *arguments, f"--logdir=logs/{name}"])
 
 
 def get(name: str) -> Experiment:

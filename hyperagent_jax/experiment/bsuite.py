@@ -45,12 +45,6 @@ class Protocol:
     def __post_init__(self) -> None:
         checks.positive(self, "max_episodes")
 
-    @property
-    def num_episodes(self) -> int:
-        """Episodes to run."""
-        full = bsuite_adapter.num_episodes(self.bsuite_id)
-        return full if self.max_episodes is None else min(full, self.max_episodes)
-
 
 @functools.lru_cache(maxsize=8)
 def _make_program(name: str, config: Any, spec: types.EnvironmentSpec) -> loop_lib.Program:
@@ -71,7 +65,6 @@ class Bsuite(base.Experiment):
     """The experiment. bsuite's own logging writes one csv file per id to <logdir>/csv."""
 
     name = "bsuite"
-    script = "run_bsuite.py"
     protocol_class = Protocol
     problem = "bsuite_id"
     score = "total_return"
@@ -96,7 +89,8 @@ class Bsuite(base.Experiment):
         return {**identity, "seed": task.seeds[0], "max_episodes": task.protocol.max_episodes}
 
     def length(self, protocol: Protocol) -> int:
-        return protocol.num_episodes
+        full = bsuite_adapter.num_episodes(protocol.bsuite_id)
+        return full if protocol.max_episodes is None else min(full, protocol.max_episodes)
 
     def capped(self, config: Any, protocol: Protocol) -> Any:
         return config  # `make_program` does it, so that ids of one folder share their config
@@ -128,7 +122,7 @@ class Bsuite(base.Experiment):
             loop.restore(context.load(loop.like()))
         else:
             notes.update(timed_seconds=0.0, timed_steps=0, total_return=0.0)
-        target, has_learned = task.protocol.num_episodes, False
+        target, has_learned = self.length(task.protocol), False
         while loop.episodes < target:
             if context.should_stop():
                 context.save(loop.tree())

@@ -59,11 +59,9 @@ def say_no_picture() -> None:
 
 
 def run(main: Callable[..., int | None], commands: Sequence[str] = ()) -> None:
-    """Parses flags and runs `main`; a UserError or bad flag ends in one line and exit code 2.
+    """Parses flags and runs `main`, with the one of `commands` that is given if there are any.
 
-    Args:
-        main: the program; takes the command if there are any.
-        commands: what the one argument that is not a flag may be.
+    A UserError or bad flag ends in one line and exit code 2.
     """
 
     def guarded(argv: list[str]) -> int | None:

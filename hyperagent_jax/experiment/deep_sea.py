@@ -166,7 +166,6 @@ class LoopProgram:
 
     def state(self, i: int) -> core_lib.SeedState:
         """The state of the only seed."""
-        del i
         return self.loop.agent.state
 
 
@@ -215,25 +214,20 @@ def make(agent: str, config: Any, protocol: Protocol) -> tuple[agents.Agent, Cal
     return made, init, advance
 
 
-def _state_shapes(init: Callable, size: int, num_seeds: int) -> core_lib.SeedState:
+def state_shapes(agent: str, config: Any, protocol: Protocol, num_seeds: int) -> core_lib.SeedState:
+    """Returns the shapes of the states of some seeds."""
+    _, init, _ = make(agent, config, protocol)
     seeds = jax.ShapeDtypeStruct((num_seeds,), jnp.uint32)
-    return jax.eval_shape(init, seeds, jax.ShapeDtypeStruct((num_seeds, size, size), jnp.int32))
+    return jax.eval_shape(init, seeds, jax.ShapeDtypeStruct((num_seeds, protocol.size, protocol.size), jnp.int32))
 
 
 @functools.lru_cache(maxsize=4)
 def compile_scan(agent: str, config: Any, protocol: Protocol, num_seeds: int) -> tuple[agents.Agent, Any, Any]:
     """Compiles the scan runner; one program serves all groups of as many seeds."""
     made, init, advance = make(agent, config, protocol)
-    states, counter = _state_shapes(init, protocol.size, num_seeds), jax.ShapeDtypeStruct((), jnp.int32)
+    states, counter = state_shapes(agent, config, protocol, num_seeds), jax.ShapeDtypeStruct((), jnp.int32)
     compiled = jax.jit(advance, donate_argnums=0).lower(states, counter, counter).compile()
     return made, jax.jit(init), compiled
-
-
-def num_bytes(task: base.Task) -> dict[str, int]:
-    """Returns the memory the task's state will take, before any of it is allocated."""
-    _, init, _ = make(task.agent, task.config, task.protocol)
-    states = _state_shapes(init, task.protocol.size, len(task.seeds))
-    return {"replay": core_lib.num_bytes(states.replay), "total": core_lib.num_bytes(states)}
 
 
 def value_maps(agent: agents.Agent, state: core_lib.SeedState, size: int) -> dict[str, np.ndarray]:
@@ -264,11 +258,10 @@ class DeepSea(base.Experiment):
     """The experiment."""
 
     name = "deepsea"
-    script = "run_deepsea.py"
     protocol_class = Protocol
     options_class = Options
     problem = "size"
-    score = "episodes_to_learn"
+    score, scored = "episodes_to_learn", "solved"
     label = "{agent} size {size} seed {seed}"
     result_fields = (
         "agent", "size", "seed", "solved", "episodes_to_learn", "interactions", "final_return", "num_params",
@@ -295,14 +288,15 @@ class DeepSea(base.Experiment):
         return {**super().identity(task), "runner": task.options.runner}
 
     def num_bytes(self, task: base.Task) -> int:
-        return num_bytes(task)["total"]
+        return core_lib.num_bytes(state_shapes(task.agent, task.config, task.protocol, len(task.seeds)))
 
     def header(self, task: base.Task) -> str:
-        protocol, memory = task.protocol, num_bytes(task)
+        protocol = task.protocol
         agent, *_ = make(task.agent, task.config, protocol)
+        replay = core_lib.num_bytes(state_shapes(task.agent, task.config, protocol, 1).replay)
         return (
             f"{task.agent} on DeepSea {protocol.size}: {agents.count_params(agent):,} parameters, "
-            f"{memory['total'] / 1e6:.1f} MB per seed, of which the replay {memory['replay'] / 1e6:.1f} MB; "
+            f"{self.num_bytes(task) / 1e6:.1f} MB per seed, of which the replay {replay / 1e6:.1f} MB; "
             f"solved at {protocol.solved_return:g} over {protocol.eval_episodes} episodes, evaluated every "
             f"{protocol.eval_every:,} interactions, at most {protocol.max_episodes:,} episodes"
         )
@@ -380,11 +374,6 @@ class DeepSea(base.Experiment):
         is_one_cell = len({row["seed"] for row in rows}) == len(rows)
         average = f", mean episodes to learn {np.mean(solved):.1f}" if solved and is_one_cell else ""
         return f"{len(solved)} of {len(rows)} runs solved{average}"
-
-    def cell_summary(self, rows: Sequence[dict[str, str]]) -> dict[str, str]:
-        solved = [int(row["episodes_to_learn"]) for row in rows if row["solved"] == "True"]
-        average = f"{np.mean(solved):.1f}" if solved else ""
-        return {"solved": f"{len(solved)} of {len(rows)}", "episodes_to_learn": average}
 
     def draw(self, path: pathlib.Path, directory: run_directory.RunDirectory, task: base.Task) -> None:
         from hyperagent_jax.analysis.deep_sea import plots

@@ -139,14 +139,9 @@ class Display:
         else:
             key = self._plan.key(task.columns_of(event.seed))
             self._advance(key, event.reached, event.text)
-            place = (*key, event.reached)
-            if (
-                event.kind == "curve"
-                and self._plan.curve_fields
-                and key not in self._results
-                and place not in self._curve
-            ):
-                self._curve.add(place)
+            is_new = key not in self._results and (*key, event.reached) not in self._curve
+            if event.kind == "curve" and self._plan.curve_fields and is_new:
+                self._curve.add((*key, event.reached))
                 self._directory.add("curve", self._plan.curve_fields, event.row)
 
     def _advance(self, key: tuple[str, ...], reached: int, text: str) -> None:
@@ -174,7 +169,8 @@ class Display:
         key = self._plan.key(columns)
         if key in self._results:
             return
-        command = self._plan.experiment.command(task, seed) if "command" in self._plan.result_fields else ""
+        experiment = self._plan.experiment
+        command = experiment.command(task, seed) if "command" in self._plan.result_fields else ""
         known = {**row, **columns, "agent": task.agent, "command": command}
         full = {name: known.get(name, "") for name in self._plan.result_fields}
         self._directory.add("results", self._plan.result_fields, full)
@@ -184,7 +180,7 @@ class Display:
         elif not self._bar.disable:  # what is left of its budget is not needed
             self._bar.total -= self._lengths[key] - self._reached[key]
             self._bar.refresh()
-        self._bar.write(self._plan.experiment.summary(full, self._plan.shown), file=sys.stdout)
+        self._bar.write(experiment.summary(full, self._plan.shown), file=sys.stdout)
 
 
 def run_task(task: base.Task, report: Callable[[base.Event], None], should_stop: Callable[[], bool]) -> None:
@@ -202,8 +198,8 @@ def _grouped(plan: base.Plan, missing: Sequence[base.Task]) -> tuple[list[base.T
     tasks, reached, saved = [], {}, {}
     remaining = {(task.columns, task.seeds) for task in missing}
     for file in (pathlib.Path(plan.logdir) / "checkpoints").glob("*seeds[_=]*.npz"):
-        if (found := _saved(file, plan)) is not None:
-            saved[file.stem] = tuple(found[1].get("seeds", ()))
+        if (found := _saved(file, plan)) and (seeds := found[1].get("seeds")):
+            saved[file.stem] = tuple(seeds)
     for cell in plan.cells():
         every = [task.seeds[0] for task in cell]
         rest = [task.seeds[0] for task in cell if (task.columns, task.seeds) in remaining]
@@ -218,7 +214,7 @@ def _grouped(plan: base.Plan, missing: Sequence[base.Task]) -> tuple[list[base.T
         for group in groups:
             task = dataclasses.replace(cell[0], seeds=group, checkpoint_seconds=FLAGS.checkpoint_seconds)
             tasks.append(task)
-            if task.checkpoint.exists() and (found := _saved(task.checkpoint, plan)) is not None:
+            if task.checkpoint.exists() and (found := _saved(task.checkpoint, plan)):
                 reached.update({plan.key(task.columns_of(seed)): found[0].reached for seed in group})
     return tasks, reached
 
@@ -257,16 +253,6 @@ def _check(plan: base.Plan) -> tuple[int, base.Task, dict[Any, str]]:
     if not needs:
         raise errors.UserError(f"no combination of the grid can be run: {next(iter(refused.values()))}")
     return *max(needs, key=lambda one: one[0]), refused
-
-
-def _print_header(plan: base.Plan, header: str, done: Sequence[dict[str, str]]) -> None:
-    print(f"{header}; results in {plan.logdir}")
-    if plan.remark:
-        print(plan.remark)
-    for row in done[:_MOST_SHOWN] if not plan.is_sweep else ():
-        print(f"{plan.experiment.summary(row, plan.shown)} [already there]")
-    if done:
-        print(f"{len(done)} of {len(plan.tasks)} runs are already there")
 
 
 def _print_table(plan: base.Plan, rows: dict[tuple[str, ...], dict[str, str]]) -> None:
@@ -309,10 +295,17 @@ def execute(plan: base.Plan) -> int:
         "results", plan.result_fields, lambda row: plan.key(row) not in keys or experiment.is_done(row, directory)
     )
     done = {plan.key(row): row for row in directory.rows("results")}
-    header = f"{plan.header}, states of up to {num_bytes / 1e6:.3g} MB each" if plan.header else ""
-    _print_header(plan, header or experiment.header(largest), [row for key, row in done.items() if key in keys])
-    for key in keys.keys() & done.keys():
+    states = f", states of up to {num_bytes / 1e6:.3g} MB each"
+    print(f"{plan.header + states if plan.header else experiment.header(largest)}; results in {plan.logdir}")
+    if plan.remark:
+        print(plan.remark)
+    already = [key for key in done if key in keys]
+    for key in already:
         checkpoint.delete(keys[key].checkpoint)  # killed between the row and this
+    for key in already[:_MOST_SHOWN] if not plan.is_sweep else ():
+        print(f"{experiment.summary(done[key])} [already there]")
+    if already:
+        print(f"{len(already)} of {len(plan.tasks)} runs are already there")
     pending = {key: task for key, task in keys.items() if key not in done}
     impossible = [task for task in pending.values() if task.columns in refused]
     tasks, reached = _grouped(plan, [task for task in pending.values() if task.columns not in refused])

@@ -29,13 +29,9 @@ class Fingerprint(NamedTuple):
 
 
 def make(settings: dict[str, Any], **configs: Any) -> Fingerprint:
-    """Makes a fingerprint.
+    """Makes a fingerprint of settings, and of the dataclasses, or dicts of them, that these were made from.
 
-    Args:
-        settings: everything that must agree.
-        **configs: the dataclasses among them, or dicts of dataclasses, by the key that holds them; a field's
-            default in the class that defines it, whatever subclasses make of it, is what versions without the
-            field did.
+    A field's default in the class that defines it, whatever subclasses make of it, is what older versions did.
     """
     return Fingerprint(_json(settings), {part: field_defaults(config) for part, config in configs.items()})
 

@@ -1,5 +1,6 @@
 """Any gymnasium environment with discrete actions: train, evaluate every so often, report the last evaluation."""
 
+import contextlib
 import dataclasses
 import functools
 import pathlib
@@ -50,18 +51,10 @@ def make_program(agent: str, config: Any, env: str) -> loop_lib.Program:
     return loop_lib.make_program(agents.make_agent(agent, config, spec))
 
 
-def _evaluation_environments(protocol: Protocol, seed: int, number: int) -> side_by_side.SideBySide:
-    """Environments for an evaluation, whose random numbers are those of no training and no other evaluation."""
-    seeds = np.random.SeedSequence((seed, number)).generate_state(protocol.eval_episodes)
-    environments = [gymnasium_adapter.GymnasiumEnvironment(protocol.env, int(own)) for own in seeds]
-    return side_by_side.SideBySide(environments, environments[0].spec)
-
-
 class Gymnasium(base.Experiment):
     """The experiment."""
 
     name = "gymnasium"
-    script = "run_gymnasium.py"
     protocol_class = Protocol
     problem = "env"
     score = "final_return"
@@ -108,12 +101,12 @@ class Gymnasium(base.Experiment):
             context.advance(loop.agent.steps, f"episode {loop.episodes}")
             context.check_loss(metrics.loss, f"{protocol.env} seed {seed}")
             if loop.agent.steps == due and not context.should_stop():
-                environments = _evaluation_environments(protocol, seed, due)
-                eval_key = jax.random.fold_in(key, due)
-                returns = play(
-                    loop.agent.variables(), environments, protocol.eval_episodes, eval_key, context.should_stop
-                )
-                environments.close()
+                # Environments whose random numbers are those of no training and no other evaluation.
+                seeds = np.random.SeedSequence((seed, due)).generate_state(protocol.eval_episodes)
+                made = [gymnasium_adapter.GymnasiumEnvironment(protocol.env, int(own)) for own in seeds]
+                variables, eval_key = loop.agent.variables(), jax.random.fold_in(key, due)
+                with contextlib.closing(side_by_side.SideBySide(made, made[0].spec)) as environments:
+                    returns = play(variables, environments, len(made), eval_key, context.should_stop)
                 if returns is None:
                     continue
                 loss, updates, train_returns, episodes = totals

@@ -27,17 +27,15 @@ class RunDirectory:
         extensible: Sequence[str] = (),
         notes: dict[str, Any] | None = None,
     ):
-        """Opens or makes the directory.
+        """Opens or makes the directory; results of different fingerprints never mix.
 
         Args:
             path: the directory.
-            fingerprint: the resolved configuration; results of different ones never mix.
+            fingerprint: the resolved configuration.
             resume: continue with what is there; None where that cannot be asked for.
             overwrite: delete results that are there.
             extensible: parts of the settings, dicts themselves, that may gain entries when a run is resumed.
             notes: further entries of config.json; those of a resumed run replace the old ones.
-
-        A run that is resumed elsewhere, or by another version, lists where under "resumed".
         """
         self.path = pathlib.Path(path)
         self._config = self.path / "config.json"
@@ -61,6 +59,7 @@ class RunDirectory:
         if not self._config.exists():
             record.update(origin)
         else:
+            # A run that is resumed elsewhere, or by another version, lists where.
             filed = [record, *record.get("resumed", [])][-1]
             if any(filed.get(part) != origin[part] for part in ("commit", "versions", "machine")):
                 record["resumed"] = [*record.get("resumed", []), origin]

@@ -118,18 +118,9 @@ class _Space:
             key: config_lib.as_text(chosen.get(key, defaults[key].default)) if key in own else ""
             for key in settings
         }
-        columns = {"agent": agent, experiment.problem: str(chosen[experiment.problem]), **texts}
-        return base.Task(
-            experiment.name,
-            agent,
-            config,
-            protocol,
-            (chosen["seed"],),
-            options,
-            tuple(columns.items()),
-            logdir,
-            is_cell=True,
-        )
+        columns = (("agent", agent), (experiment.problem, str(chosen[experiment.problem])), *texts.items())
+        seeds = (chosen["seed"],)
+        return base.Task(experiment.name, agent, config, protocol, seeds, options, columns, logdir, is_cell=True)
 
 
 def plan(experiment: base.Experiment, grids: Sequence[Grid], logdir: str) -> base.Plan:

@@ -220,9 +220,8 @@ def _run_in_processes(
         for _ in range(num_workers):
             start()
         while workers:
-            if deadline is None and (message or should_stop()):
+            if deadline is None and is_stopping():
                 deadline = time.monotonic() + seconds_to_save
-                waiting.clear()
                 for worker in workers.values():
                     worker.process.terminate()  # SIGTERM: the task saves its state and returns
             if deadline is not None and time.monotonic() > deadline:
