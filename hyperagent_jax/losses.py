@@ -764,8 +764,8 @@ def value_and_grad(
 def propagate_nan(value: types.Array, params: types.Params) -> types.Params:
     """Returns new parameters, the smallest array of which is NaN if the value of the loss they come from is.
 
-    A compiled program may take the gradient of a maximum of NaNs for zero, and a NaN reward would go unnoticed. One
-    array is enough to make all Q-values NaN; a look at all of them would cost 6% of a step of a small network.
+    A compiled program may take the gradient of a maximum of NaNs for zero, and a NaN reward would go unnoticed.
+    One array is enough to make all Q-values NaN; a look at all of them would cost 6% of a step of a small network.
     """
     leaves, structure = jax.tree.flatten(params)
     smallest = min(range(len(leaves)), key=lambda i: leaves[i].size)
