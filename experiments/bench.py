@@ -7,6 +7,7 @@ start of the same program, with the compilation cache. The limit is HyperAgent's
 With --benchmark=atari it measures Atari instead (see bench_atari.py).
 """
 
+from collections.abc import Iterable, Iterator
 import dataclasses
 import itertools
 import os
@@ -42,24 +43,6 @@ flags.DEFINE_integer("repeats", 5, "Measurements of each; the fastest counts.", 
 flags.DEFINE_string("logdir", None, "Folder for bench.csv and config.json; default: only print.")
 flags.DEFINE_bool("overwrite", False, "Delete what is in --logdir first.")
 
-FIELDS = (
-    "agent",
-    "size",
-    "seeds",
-    "loss",
-    "interactions_per_second",
-    "step_us",
-    "matmul_us",
-    "optimizer_us",
-    "of_limit",
-    "compile_seconds",
-    "recompile_seconds",
-)
-
-
-def _fastest(function) -> float:
-    return timing.fastest(function, FLAGS.repeats)
-
 
 def matmul_seconds(config, num_seeds: int) -> float:
     """Time of the matrix products of one update and nothing else: three passes forward, one backward."""
@@ -84,15 +67,7 @@ def matmul_seconds(config, num_seeds: int) -> float:
 
         return jax.lax.fori_loop(0, repetitions, body, (x, hidden, head))
 
-    return _fastest(lambda: products(x, hidden, head)) / repetitions
-
-
-def optimizer_floats(config, num_states: int, num_params: int) -> int:
-    """Number of parameters an update must touch."""
-    if num_states < 1024:
-        return num_params
-    # lazy Adam: the rows of a batch instead of all rows
-    return num_params - max(0, num_states - config.batch_size) * config.hidden_sizes[0]
+    return timing.fastest(lambda: products(x, hidden, head), FLAGS.repeats) / repetitions
 
 
 def stream_seconds(num_floats: int) -> float:
@@ -108,7 +83,7 @@ def stream_seconds(num_floats: int) -> float:
 
         return jax.lax.fori_loop(0, repetitions, body, arrays)
 
-    return _fastest(lambda: stream(jnp.ones(num_floats), *arrays)) / repetitions
+    return timing.fastest(lambda: stream(jnp.ones(num_floats), *arrays), FLAGS.repeats) / repetitions
 
 
 def step_seconds(task: base.Task) -> float:
@@ -123,15 +98,14 @@ def step_seconds(task: base.Task) -> float:
         position += steps
         return metrics
 
-    return _fastest(run) / steps
+    return timing.fastest(run, FLAGS.repeats) / steps
 
 
-def make_task(agent: str, size: int, num_seeds: int, runner: str = "scan", **settings) -> base.Task:
+def make_task(agent="hyperagent", size=20, num_seeds=1, runner="scan", **settings) -> base.Task:
     """A task with the paper's protocol."""
     # One evaluation episode, so that a dispatch is nearly all training.
     protocol = deep_sea.Protocol(size=size, eval_episodes=1)
-    config = agents.CONFIGS[agent](**settings)
-    options = deep_sea.Options(runner=runner)
+    config, options = agents.CONFIGS[agent](**settings), deep_sea.Options(runner=runner)
     return base.Task("deepsea", agent, config, protocol, tuple(range(num_seeds)), options)
 
 
@@ -147,29 +121,29 @@ def measure(agent: str, size: int, num_seeds: int, loss: str) -> dict:
         made, *_ = deep_sea.compile_scan(task.agent, task.config, task.protocol, num_seeds)
         compile_seconds.append(time.perf_counter() - begin)
     step = step_seconds(task)
-    limit = ("", "", "")
+    matmul_us = optimizer_us = of_limit = ""
     if agent == "hyperagent":
-        matmul = matmul_seconds(task.config, num_seeds)
-        floats = optimizer_floats(task.config, size * size, agents.count_params(made))
-        moved = stream_seconds(num_seeds * floats)
-        limit = (matmul * 1e6, moved * 1e6, (matmul + moved) / step)
-    row = (agent, size, num_seeds, loss, round(num_seeds / step), step * 1e6, *limit, *compile_seconds)
-    return {name: round(x, 2) if isinstance(x, float) else x for name, x in zip(FIELDS, row, strict=True)}
+        floats = agents.count_params(made)
+        if size * size >= 1024:  # lazy Adam, which touches the rows of a batch instead of all
+            floats -= max(0, size * size - task.config.batch_size) * task.config.hidden_sizes[0]
+        matmul, moved = matmul_seconds(task.config, num_seeds), stream_seconds(num_seeds * floats)
+        matmul_us, optimizer_us, of_limit = matmul * 1e6, moved * 1e6, (matmul + moved) / step
+    return {
+        "agent": agent,
+        "size": size,
+        "seeds": num_seeds,
+        "loss": loss,
+        "interactions_per_second": round(num_seeds / step),
+        "step_us": step * 1e6,
+        "matmul_us": matmul_us,
+        "optimizer_us": optimizer_us,
+        "of_limit": of_limit,
+        "compile_seconds": compile_seconds[0],
+        "recompile_seconds": compile_seconds[1],
+    }
 
 
-def capacity_ratio() -> float:
-    """Time per step with a replay of a million transitions over that with ten thousand."""
-    large, small = (step_seconds(make_task("hyperagent", 20, 1, replay_capacity=n)) for n in (1_000_000, 10_000))
-    return large / small
-
-
-def loop_seconds() -> tuple[float, float]:
-    """Time per step of bsuite's Python DeepSea 20 in the dm_env loop, and of the same run in the scan runner."""
-    loop, scan = (step_seconds(make_task("hyperagent", 20, 1, runner=runner)) for runner in ("loop", "scan"))
-    return loop, scan
-
-
-def _check(name: str, allowed) -> None:
+def _check(name: str, allowed: Iterable[str]) -> None:
     for value in getattr(FLAGS, name):
         if value not in allowed:
             raise errors.UserError(f"--{name} has no {value!r}; choose some of {', '.join(allowed)}")
@@ -182,46 +156,52 @@ def _numbers(name: str) -> list[int]:
     return [int(value) for value in values]
 
 
+def rows(sizes: list[int], numbers_of_seeds: list[int]) -> Iterator[dict]:
+    """A row for each size, agent, loss and number of seeds."""
+    kinds = [(name, loss) for name in FLAGS.agents for loss in (FLAGS.losses if name == "hyperagent" else [""])]
+    for size, (name, loss), num_seeds in itertools.product(sizes, kinds, numbers_of_seeds):
+        yield measure(name, size, num_seeds, loss)
+
+
+def print_ratios() -> None:
+    """What a large replay costs, and bsuite's Python DeepSea in the dm_env loop."""
+    large, small = (step_seconds(make_task(replay_capacity=n)) for n in (1_000_000, 10_000))
+    print(f"replay of 1,000,000 against 10,000 transitions: {large / small:.2f} times the time per step")
+    loop, scan = (step_seconds(make_task(runner=runner)) for runner in ("loop", "scan"))
+    print(
+        f"dm_env loop, bsuite's Python DeepSea 20: {1 / loop:,.0f} interactions per second, {loop / scan:.1f} "
+        "times the time per step of the scan"
+    )
+
+
 def main() -> int:
     _check("agents", agents.CONFIGS)
     _check("losses", ("exact", "sampled"))
-    sizes, numbers_of_seeds = _numbers("sizes"), _numbers("seeds")
-    directory = None
+    tables = [("bench", rows(_numbers("sizes"), _numbers("seeds")))]
+    is_atari, directory = FLAGS.benchmark == "atari", None
     if FLAGS.logdir:
         configs = {name: dataclasses.asdict(agents.CONFIGS[name]()) for name in FLAGS.agents}
-        identity = {"experiment": "bench", "configs": configs}
-        if FLAGS.benchmark == "atari":
-            identity = bench_atari.identity()
+        identity = bench_atari.identity() if is_atari else {"experiment": "bench", "configs": configs}
         directory = run_directory.RunDirectory(
             FLAGS.logdir, fingerprint.make(identity), resume=None, overwrite=FLAGS.overwrite
         )
     machine = results.provenance()["machine"]
     threads = os.environ["NPROC"]
+    # An empty compilation cache, so that the first compilation is a first one.
+    cache = tempfile.TemporaryDirectory()
+    jax.config.update("jax_compilation_cache_dir", cache.name)
+    cli.use_compilation_cache()
     print(f"{machine['processor']}, {threads} thread(s) of {machine['cores']} cores, jax {jax.__version__}\n")
-    if FLAGS.benchmark == "atari":
-        return bench_atari.main(directory)
-    kinds = [(name, loss) for name in FLAGS.agents for loss in (FLAGS.losses if name == "hyperagent" else [""])]
-    cells = itertools.product(sizes, kinds, numbers_of_seeds)
-    rows = (measure(name, size, num_seeds, loss) for size, (name, loss), num_seeds in cells)
-    for row in cli.print_table(FIELDS, rows):
-        if directory:
-            directory.add("bench", FIELDS, row)
-    print(f"\nreplay of 1,000,000 against 10,000 transitions: {capacity_ratio():.2f} times the time per step")
-    loop, scan = loop_seconds()
-    print(
-        f"dm_env loop, bsuite's Python DeepSea 20: {1 / loop:,.0f} interactions per second, {loop / scan:.1f} "
-        "times the time per step of the scan"
-    )
+    for name, table in bench_atari.tables() if is_atari else tables:
+        rounded = ({x: round(y, 2) if isinstance(y, float) else y for x, y in row.items()} for row in table)
+        for row in cli.print_table(rounded):
+            if directory:
+                directory.add(name, list(row), row)
+        print()
+    if not is_atari:
+        print_ratios()
     return 0
 
 
-def main_with_own_cache() -> int:
-    """`main` with an empty compilation cache, so that the first compilation is a first one."""
-    with tempfile.TemporaryDirectory() as cache:
-        jax.config.update("jax_compilation_cache_dir", cache)
-        cli.use_compilation_cache()
-        return main()
-
-
 if __name__ == "__main__":
-    cli.run(main_with_own_cache)
+    cli.run(main)

@@ -7,6 +7,7 @@ whole loop per update (acting, games, replay and update). `times_authors` is how
 update is than the authors' PyTorch update was on as many cores of such a machine, which is not run here.
 """
 
+from collections.abc import Iterable, Iterator
 import dataclasses
 import os
 import time
@@ -19,9 +20,7 @@ from hyperagent_jax.agents import atari_presets as presets
 from hyperagent_jax.environments import base as environments_base
 from hyperagent_jax.experiment import atari
 from hyperagent_jax.experiment import base
-from hyperagent_jax.experiment import cli
 from hyperagent_jax.experiment import host_memory
-from hyperagent_jax.experiment import run_directory
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("game", "Breakout", "The game of --benchmark=atari.")
@@ -36,19 +35,6 @@ flags.DEFINE_integer(
     lower_bound=0,
 )
 
-FIELDS = (
-    "agent",
-    "preset",
-    "threads",
-    "num_params",
-    "update_ms",
-    "cpu_ms",
-    "of_ddqn",
-    "times_authors",
-    "loop_ms",
-    "loop_efficiency",
-)
-MEMORY_FIELDS = ("capacity", "predicted_mb", "resident_mb", "of_predicted")
 # Milliseconds of the authors' update by number of threads, measured before this library was written.
 _AUTHORS_MS = {1: 210.0, 2: 128.0}
 _UPDATES_PER_TURN = 8
@@ -97,7 +83,7 @@ class _Measured:
         self.loop_seconds.append((time.perf_counter() - begin) / (runner.updates - before))
 
 
-def measure(preset: str) -> list[dict]:
+def measure(preset: str) -> Iterator[dict]:
     """A row for each agent."""
     threads = int(os.environ["NPROC"])
     measured = {agent: _Measured(agent, preset) for agent in presets.configs(preset)}
@@ -105,33 +91,29 @@ def measure(preset: str) -> list[dict]:
         for one in measured.values():
             one.time_updates()
             one.time_loop()
-    rows = []
     plain = np.median(measured["ddqn"].cpu_seconds)
     for agent, one in measured.items():
         update, loop, cpu = (np.median(x) for x in (one.update_seconds, one.loop_seconds, one.cpu_seconds))
         fastest, authors = 1e3 * min(one.update_seconds), _AUTHORS_MS.get(threads)
-        row = (
-            agent,
-            preset,
-            threads,
-            sum(x.size for x in jax.tree.leaves(one.runner.learner.params)),
-            fastest,
-            1e3 * cpu,
-            cpu / plain,
-            authors / fastest if authors else "",
-            1e3 * min(one.loop_seconds),
-            update / loop,
-        )
-        rounded = [round(x, 2) if isinstance(x, float) else x for x in row]
-        rows.append(dict(zip(FIELDS, rounded, strict=True)))
         one.runner.close()
-    return rows
+        yield {
+            "agent": agent,
+            "preset": preset,
+            "threads": threads,
+            "num_params": sum(x.size for x in jax.tree.leaves(one.runner.learner.params)),
+            "update_ms": fastest,
+            "cpu_ms": 1e3 * cpu,
+            "of_ddqn": cpu / plain,
+            "times_authors": authors / fastest if authors else "",
+            "loop_ms": 1e3 * min(one.loop_seconds),
+            "loop_efficiency": update / loop,
+        }
 
 
 def measure_memory() -> dict:
     """Memory of a run whose replay is full, against what was predicted."""
     task = _make_task("hyperagent", "paper", replay_capacity=FLAGS.replay_capacity)
-    predicted = atari.num_bytes(task)["total"] + atari.PROGRAM_BYTES
+    predicted = atari.EXPERIMENT.num_bytes(task)
     host_memory.require(predicted, "the replay", "lower --replay_capacity")
     runner = atari.make_runner(task)
     runner.begin()
@@ -149,21 +131,20 @@ def measure_memory() -> dict:
         replay.add(step, np.zeros(num_envs, np.int32), priors, perturbations)
     resident = host_memory.resident_bytes()
     runner.close()
-    row = (settings.capacity, predicted / 1e6, resident / 1e6, resident / predicted)
-    return {name: round(x, 3) if isinstance(x, float) else x for name, x in zip(MEMORY_FIELDS, row, strict=True)}
+    return {
+        "capacity": settings.capacity,
+        "predicted_mb": predicted / 1e6,
+        "resident_mb": resident / 1e6,
+        "of_predicted": resident / predicted,
+    }
 
 
-def main(directory: run_directory.RunDirectory | None) -> int:
-    """Measures, prints and writes bench.csv and memory.csv."""
-    tables = [("bench", FIELDS, lambda preset=preset: measure(preset)) for preset in presets.PRESETS]
+def tables() -> Iterator[tuple[str, Iterable[dict]]]:
+    """The tables memory.csv and bench.csv, the latter once for each preset."""
     if FLAGS.replay_capacity:  # first, while the process holds nothing else
-        tables.insert(0, ("memory", MEMORY_FIELDS, lambda: [measure_memory()]))
-    for name, fields, rows in tables:
-        for row in cli.print_table(fields, rows()):
-            if directory:
-                directory.add(name, fields, row)
-        print()
-    return 0
+        yield "memory", [measure_memory()]
+    for preset in presets.PRESETS:
+        yield "bench", measure(preset)
 
 
 def identity() -> dict:

@@ -8,7 +8,6 @@ run_atari.py become learning curves and the paper's statistics of human-normalis
 """
 
 import importlib
-import os
 import pathlib
 
 import common  # isort: skip  # noqa: F401  (makes a clone's scripts run that clone)
@@ -16,6 +15,7 @@ import common  # isort: skip  # noqa: F401  (makes a clone's scripts run that cl
 from absl import flags
 
 from hyperagent_jax import errors
+from hyperagent_jax import results
 from hyperagent_jax.analysis import sources
 from hyperagent_jax.experiment import cli
 
@@ -43,10 +43,8 @@ def main() -> int:
     kind = importlib.import_module(f"hyperagent_jax.analysis.{kinds[first]}")
     try:
         text, summary = kind.report(FLAGS.results, out, FLAGS.title)
-        # The page is written last and atomically: if it is there, so is everything it names.
-        unfinished = out / "report.html.unfinished"
-        unfinished.write_text(text, encoding="utf-8")
-        os.replace(unfinished, out / "report.html")
+        with results.replacing(out / "report.html") as f:  # last: if it is there, so is everything it names
+            f.write(text)
     except OSError as error:
         raise errors.UserError(f"cannot write to --out={FLAGS.out}: {error.strerror}") from error
     except ImportError as error:

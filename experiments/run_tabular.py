@@ -4,11 +4,10 @@ Example: python experiments/run_tabular.py lemma
          python experiments/run_tabular.py all --logdir=logs/tabular
 """
 
-from collections.abc import Callable
 import dataclasses
 import pathlib
 import time
-from typing import Any, NamedTuple
+from typing import Any
 
 import common  # isort: skip  # noqa: F401  (sets the environment that jax reads)
 
@@ -34,77 +33,65 @@ flags.DEFINE_string("logdir", "logs/tabular", "Folder of the results; every comm
 flags.DEFINE_bool("overwrite", False, "Delete what is there first.")
 
 
-class Study(NamedTuple):
-    """Attributes: its Config, what makes its tables, and what draws them (None if there is nothing to see)."""
-
-    config: type
-    run: Callable[[Any], dict[str, list[dict]]]
-    draw: Callable[..., None] | None
-
-
-def _draw_deep_sea(file, tables, config) -> None:
-    del tables, config
-    from hyperagent_jax.analysis.deep_sea import plots
-
-    runs, _ = read.read([str(file.parent)])
-    plots.episodes_to_learn(file, "Episodes to learn on DeepSea, tabular", stats.group(runs))
-
-
-def _draw_by(name: str) -> Callable[..., None]:
-    def draw(file, tables, config):
-        from hyperagent_jax.analysis.tabular import plots
-
-        getattr(plots, name)(file, tables, config)
-
-    return draw
-
-
-STUDIES = {
-    "lemma": Study(lemma.Config, lemma.run, _draw_by("lemma")),
-    "regret": Study(regret.Config, regret.run, _draw_by("regret")),
-    "deepsea": Study(deep_sea.Config, deep_sea.run, _draw_deep_sea),
-    "propagation": Study(propagation.Config, propagation.run, _draw_by("propagation")),
-    "posterior": Study(posterior.Config, posterior.run, _draw_by("posterior")),
-    "bench": Study(speed.Config, speed.run, None),
+# Each has a Config, and `run`, which makes its tables.
+STUDIES: dict[str, Any] = {
+    "lemma": lemma,
+    "regret": regret,
+    "deepsea": deep_sea,
+    "propagation": propagation,
+    "posterior": posterior,
+    "bench": speed,
 }
-CONFIGS = {name: study.config for name, study in STUDIES.items()}
+CONFIGS = {name: study.Config for name, study in STUDIES.items()}
 config_lib.define_flags(CONFIGS)
 flags.adopt_module_key_flags(config_lib)  # so that --help lists them
 
 
+def _draw(name: str, folder: pathlib.Path, tables: dict[str, list[dict]], config: Any) -> None:
+    file = folder / f"{name}.png"
+    if name == "deepsea":
+        from hyperagent_jax.analysis.deep_sea import plots as deep_sea_plots
+
+        runs, _ = read.read([str(folder)])
+        deep_sea_plots.episodes_to_learn(file, "Episodes to learn on DeepSea, tabular", stats.group(runs))
+    else:
+        from hyperagent_jax.analysis.tabular import plots
+
+        getattr(plots, name)(file, tables, config)
+
+
 def _run(name: str, config: Any) -> None:
-    study, begin = STUDIES[name], time.perf_counter()
+    begin = time.perf_counter()
     identity = {"experiment": f"tabular_{name}", "config": dataclasses.asdict(config)}
     folder = pathlib.Path(FLAGS.logdir) / name
     directory = run_directory.RunDirectory(
         str(folder), fingerprint.make(identity, config=config), resume=None, overwrite=FLAGS.overwrite
     )
-    tables = study.run(config)
+    tables = STUDIES[name].run(config)
     for table, rows in tables.items():
-        rows = [{key: _shortened(value) for key, value in row.items()} for row in rows]
+        # Floats with six digits, which is what float32 has.
+        rows = [
+            {x: y if isinstance(y, bool | int | str) else f"{float(y):.6g}" for x, y in row.items()}
+            for row in rows
+        ]
         results.write_csv(folder / f"{table}.csv", rows[0], rows)
-    if study.draw is not None:
+        if name == "bench":  # which has no picture
+            for row in rows:
+                print(", ".join(f"{key} {value}" for key, value in row.items()))
+    if name != "bench":
         try:
-            study.draw(folder / f"{name}.png", tables, config)
+            _draw(name, folder, tables, config)
         except ImportError:
             cli.say_no_picture()
-    else:
-        for row in tables["bench"]:
-            print(", ".join(f"{key} {_shortened(value)}" for key, value in row.items()))
     directory.close()
     print(f"{name}: {time.perf_counter() - begin:.0f} s; {folder}", flush=True)
-
-
-def _shortened(value: Any) -> Any:
-    """Floats with six digits, which is what float32 has."""
-    return value if isinstance(value, bool | int | str) else f"{float(value):.6g}"
 
 
 def main(command: str) -> int:
     # Only `bench` asks for more than one; must be said before anything else is asked of jax.
     jax.config.update("jax_num_cpu_devices", cli.num_cores())
     names = list(STUDIES) if command == "all" else [command]
-    configs = {name: config_lib.from_flags(name, CONFIGS[name], CONFIGS, FLAGS, kind="command") for name in names}
+    configs = {name: config_lib.from_flags(name, CONFIGS, FLAGS, kind="command") for name in names}
     cli.use_compilation_cache()
     for name, config in configs.items():
         _run(name, config)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 import contextlib
+import dataclasses
 import json
 import os
 import pathlib
@@ -88,38 +89,18 @@ def load_facts(path: str | os.PathLike) -> dict[str, Any]:
     return facts
 
 
+@dataclasses.dataclass(frozen=True)
 class Unsized:
-    """Stands in `load`'s `like` for an array whose shape only the checkpoint knows.
+    """Stands in `load`'s `like` for an array of a type whose shape only the checkpoint knows."""
 
-    Attributes:
-        dtype: its type.
-    """
-
-    def __init__(self, dtype: Any):
-        self.dtype = np.dtype(dtype)
+    dtype: Any
 
 
+@dataclasses.dataclass(frozen=True)
 class Front:
-    """Stands in `load`'s `like` for an array of which only the front may have been saved; that part is filled.
+    """Stands in `load`'s `like` for an array, in C order, of which the front was saved; that part is filled."""
 
-    Attributes:
-        array: the array, in C order.
-    """
-
-    def __init__(self, array: np.ndarray):
-        self.array = array
-
-
-def _read_into(arrays: Any, name: str, view: np.ndarray) -> None:
-    """Reads an array straight into `view`, which has its shape and type: large ones are in memory once only."""
-    with arrays.zip.open(f"{name}.npy") as f:
-        _read_header(f)
-        rest = memoryview(view.reshape(-1).view(np.uint8))  # type: ignore[arg-type]  # arrays are buffers
-        while len(rest):
-            count = f.readinto(rest)
-            if not count:
-                raise EOFError(f"{name} ends early")
-            rest = rest[count:]
+    array: np.ndarray
 
 
 def _read_header(f: Any) -> tuple[tuple[int, ...], bool, np.dtype]:
@@ -133,27 +114,33 @@ def _restore(path: str | os.PathLike, arrays: Any, name: str, leaf: Any) -> Any:
     """Reads one array as `leaf` asks for it."""
     with arrays.zip.open(f"{name}.npy") as f:
         shape, is_fortran, dtype = _read_header(f)
-    if isinstance(leaf, Unsized):
-        if dtype != leaf.dtype:
-            raise CheckpointError(f"checkpoint {path}: {name} is {dtype}, not {leaf.dtype}")
-        return arrays[name]
-    is_front = isinstance(leaf, Front)
-    own = leaf.array if is_front else jax.eval_shape(jax.random.key_data, leaf) if _is_key(leaf) else leaf
-    fits = shape[1:] == own.shape[1:] and shape[0] <= own.shape[0] if is_front and shape else shape == own.shape
-    if not fits or dtype != own.dtype:
-        raise CheckpointError(
-            f"checkpoint {path} has a different configuration: {name} is {dtype}{list(shape)}, "
-            f"not {own.dtype}{list(own.shape)}"
-        )
-    if not isinstance(own, np.ndarray):
-        array = jnp.asarray(arrays[name])
-        return jax.random.wrap_key_data(array, impl=jax.random.key_impl(leaf)) if _is_key(leaf) else array
-    view = own[: shape[0]] if is_front else own
-    if is_fortran or not view.flags.c_contiguous:
-        view[...] = arrays[name]
-    else:
-        _read_into(arrays, name, view)
-    return view
+        if isinstance(leaf, Unsized):
+            if dtype != leaf.dtype:
+                raise CheckpointError(f"checkpoint {path}: {name} is {dtype}, not {np.dtype(leaf.dtype)}")
+            return arrays[name]
+        is_front = isinstance(leaf, Front)
+        own = leaf.array if is_front else jax.eval_shape(jax.random.key_data, leaf) if _is_key(leaf) else leaf
+        is_part = is_front and shape and shape[1:] == own.shape[1:] and shape[0] <= own.shape[0]
+        if not (is_part or shape == own.shape) or dtype != own.dtype:
+            raise CheckpointError(
+                f"checkpoint {path} has a different configuration: {name} is {dtype}{list(shape)}, "
+                f"not {own.dtype}{list(own.shape)}"
+            )
+        if not isinstance(own, np.ndarray):
+            array = jnp.asarray(arrays[name])
+            return jax.random.wrap_key_data(array, impl=jax.random.key_impl(leaf)) if _is_key(leaf) else array
+        view = own[: shape[0]] if is_part else own
+        if is_fortran or not view.flags.c_contiguous:
+            view[...] = arrays[name]
+            return view
+        # Straight into the array: large ones are in memory once only.
+        rest = memoryview(view.reshape(-1).view(np.uint8))  # type: ignore[arg-type]  # arrays are buffers
+        while len(rest):
+            count = f.readinto(rest)
+            if not count:
+                raise EOFError(f"{name} ends early")
+            rest = rest[count:]
+        return view
 
 
 def load(path: str | os.PathLike, like: Any) -> Any:

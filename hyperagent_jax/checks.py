@@ -47,3 +47,10 @@ def one_of(name: str, value: Any, choices: Sequence[str]) -> None:
     """Raises ValueError unless `value` is one of the names in `choices`."""
     if value not in choices:
         raise ValueError(f"unknown {name} {value!r}; choose one of {', '.join(choices)}")
+
+
+def positive(config: Any, *names: str) -> None:
+    """Raises ValueError if one of these fields of a dataclass is less than 1; None is allowed."""
+    for name in names:
+        if (value := getattr(config, name)) is not None and value < 1:
+            raise ValueError(f"{name} must be at least 1, got {value}")

@@ -24,19 +24,11 @@ def field_help(config_class: type) -> dict[str, str]:
 
 
 class Setting(NamedTuple):
-    """One setting of a config.
+    """One setting of a config."""
 
-    Attributes:
-        name: its name.
-        type: its annotation.
-        default: its default; of a preset, the preset's.
-        help: its text in the docstring.
-    """
-
-    name: str
-    type: Any
-    default: Any
-    help: str
+    type: Any  # its annotation
+    default: Any  # of a preset, the preset's
+    help: str  # its text in the docstring
 
 
 def settings_of(config_class: Any) -> dict[str, Setting]:
@@ -45,9 +37,7 @@ def settings_of(config_class: Any) -> dict[str, Setting]:
     config_class = getattr(config_class, "config_class", config_class)
     texts = field_help(config_class)
     return {
-        field.name: Setting(
-            field.name, field.type, overrides.get(field.name, field.default), texts.get(field.name, "")
-        )
+        field.name: Setting(field.type, overrides.get(field.name, field.default), texts.get(field.name, ""))
         for field in dataclasses.fields(config_class)
     }
 
@@ -62,27 +52,15 @@ def is_list(annotation: Any) -> bool:
     return isinstance(annotation, python_types.GenericAlias)
 
 
-def _define(name: str, annotation: Any, text: str, values: flags.FlagValues) -> None:
-    if is_list(annotation):
-        define: Callable[..., Any] = flags.DEFINE_list
-    else:
-        types: dict[Any, Callable[..., Any]] = {
-            bool: flags.DEFINE_bool,
-            int: flags.DEFINE_integer,
-            float: flags.DEFINE_float,
-        }
-        kind, *_ = get_args(annotation) or (annotation,)  # int | None
-        define = types.get(kind, flags.DEFINE_string)
-    define(name, None, text, flag_values=values)
+_DEFINE: dict[Any, Callable[..., Any]] = {
+    bool: flags.DEFINE_bool,
+    int: flags.DEFINE_integer,
+    float: flags.DEFINE_float,
+}
 
 
 def define_flags(config_classes: Mapping[str, Any], values: flags.FlagValues = flags.FLAGS) -> None:
-    """Defines one flag per field of any of the configs, unset by default.
-
-    Args:
-        config_classes: maps the names of agents to their config dataclasses or presets.
-        values: where the flags go.
-    """
+    """Defines one flag per field of any config dataclass or preset, by the names of agents; unset by default."""
     settings = {agent: settings_of(config_class) for agent, config_class in config_classes.items()}
     owners: dict[str, list[str]] = {}
     for agent, own in settings.items():
@@ -92,39 +70,29 @@ def define_flags(config_classes: Mapping[str, Any], values: flags.FlagValues = f
         setting = settings[agents[0]][name]
         whose = "" if len(agents) == len(config_classes) else f" [{', '.join(agents)}]"
         defaults = _defaults_text({agent: settings[agent][name].default for agent in agents})
-        _define(name, setting.type, f"{setting.help} (default: {defaults}){whose}", values)
+        kind, *_ = get_args(setting.type) or (setting.type,)  # int | None
+        define = flags.DEFINE_list if is_list(setting.type) else _DEFINE.get(kind, flags.DEFINE_string)
+        define(name, None, f"{setting.help} (default: {defaults}){whose}", flag_values=values)
 
 
 def _defaults_text(defaults: dict[str, Any]) -> str:
     """The first agent's default, and behind it those of agents that have another."""
-    texts = {agent: str(value) if value is None else as_text(value) for agent, value in defaults.items()}
-    common, *others = dict.fromkeys(texts.values())
-    return "; ".join(
-        [
-            common,
-            *(f"{other} for {', '.join(agent for agent in texts if texts[agent] == other)}" for other in others),
-        ]
-    )
+    agents: dict[str, list[str]] = {}
+    for agent, value in defaults.items():
+        agents.setdefault(str(value) if value is None else as_text(value), []).append(agent)
+    common, *others = agents
+    return "; ".join([common, *(f"{other} for {', '.join(agents[other])}" for other in others)])
 
 
 def from_flags(
-    agent: str,
-    config_class: Any,
-    all_classes: Mapping[str, Any],
-    values: flags.FlagValues,
-    kind: str = "agent",
+    agent: str, config_classes: Mapping[str, Any], values: flags.FlagValues, kind: str = "agent"
 ) -> Any:
-    """Makes the config of an agent from the flags that were set.
+    """Makes the config of an agent from the flags that were set and `define_flags` defined.
 
-    Args:
-        agent: the agent's name.
-        config_class: its config dataclass or preset.
-        all_classes: what `define_flags` was called with.
-        values: parsed flags.
-        kind: what `agent` names, if it is something else.
+    `kind` says what `agent` names, if it is something else.
     """
-    own = settings_of(config_class)
-    every = {name for cls in all_classes.values() for name in settings_of(cls)}
+    own = settings_of(config_classes[agent])
+    every = {name for cls in config_classes.values() for name in settings_of(cls)}
     settings = {}
     for name in sorted(every):
         value = values[name].value
@@ -141,7 +109,7 @@ def from_flags(
                 raise errors.UserError(f"--{name} must be a comma-separated list of {element.__name__}") from error
         settings[name] = value
     with errors.settings_are_the_users("--"):
-        return config_class(**settings)
+        return config_classes[agent](**settings)
 
 
 def as_json(config: Any) -> dict[str, Any]:
@@ -160,14 +128,9 @@ _JSON_NAMES = {bool: "true or false", int: "a whole number", float: "a number", 
 
 
 def from_json(name: str, annotation: Any, value: Any) -> Any:
-    """A value read from JSON as the type of a field; UserError if it is not of that type.
+    """Returns a value read from JSON as the type of a field; UserError if it is not of that type.
 
     Whole numbers serve for floats, lists for tuples and null for None; nothing else is converted.
-
-    Args:
-        name: the field's name.
-        annotation: its type.
-        value: what json.loads made of it.
     """
     if is_list(annotation):
         element = get_args(annotation)[0]

@@ -106,13 +106,21 @@ def csv_writer(f: TextIO, fields: Iterable[str]) -> csv.DictWriter:
     return csv.DictWriter(lines, list(fields), lineterminator="\r\n")
 
 
+@contextlib.contextmanager
+def replacing(path: pathlib.Path) -> Iterator[TextIO]:
+    """Opens a text file that replaces the one at `path` once it is complete."""
+    unfinished = path.with_name(path.name + ".unfinished")
+    with writing(path):
+        with open(unfinished, "w", newline="", encoding="utf-8") as f:
+            yield f
+            f.flush()
+            os.fsync(f.fileno())
+        os.replace(unfinished, path)
+
+
 def write_csv(path: pathlib.Path, fields: Iterable[str], rows: Iterable[dict[str, Any]]) -> None:
     """Replaces a csv file at once."""
-    unfinished = path.with_name(path.name + ".unfinished")
-    with writing(path), open(unfinished, "w", newline="") as f:
+    with replacing(path) as f:
         writer = csv_writer(f, fields)
         writer.writeheader()
         writer.writerows(rows)
-        f.flush()
-        os.fsync(f.fileno())
-    os.replace(unfinished, path)

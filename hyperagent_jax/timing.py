@@ -10,10 +10,7 @@ import jax
 def fastest(function: Callable[[], Any], repeats: int = 3, seconds: float = 0.0) -> float:
     """Returns the seconds of the fastest call, after one that does not count; waits for what calls return.
 
-    Args:
-        function: what to call.
-        repeats: least number of calls.
-        seconds: least time of all calls together.
+    There are at least `repeats` calls, which take at least `seconds` together.
     """
     jax.block_until_ready(function())
     times: list[float] = []

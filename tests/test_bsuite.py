@@ -27,7 +27,7 @@ CONFIG = agents.CONFIGS["hyperagent"](hidden_sizes=(8, 8), batch_size=16, min_re
 SMALL = ["--hidden_sizes=8,8", "--batch_size=16", "--min_replay=20"]
 
 
-def _task(folder, bsuite_id="catch/3", checkpoint=None, max_episodes=60, config=CONFIG, agent="hyperagent"):
+def _task(folder, bsuite_id="catch/3", max_episodes=60, config=CONFIG, agent="hyperagent"):
     return base.Task(
         "bsuite",
         agent,
@@ -36,7 +36,6 @@ def _task(folder, bsuite_id="catch/3", checkpoint=None, max_episodes=60, config=
         seeds=(0,),
         columns=(("bsuite_id", bsuite_id),),
         folder=str(folder),
-        checkpoint=checkpoint and str(checkpoint),
         checkpoint_seconds=0.0,
     )
 
@@ -150,7 +149,7 @@ def test_resume_gives_the_unbroken_run(tmp_path, bsuite_id):
     unbroken, asked, asked_again = _task(tmp_path / "unbroken", bsuite_id), [], []
     (expected,) = _run(unbroken, asked=asked)
     assert expected["status"] == "partial" and expected["reason"] == "60 of 10,000 episodes"
-    broken = _task(tmp_path / "broken", bsuite_id, tmp_path / "checkpoint.npz")
+    broken = _task(tmp_path / "broken", bsuite_id)
     assert not _run(broken, stop_after=1)
     half = _log(broken)
     (found,) = _run(broken, asked=asked_again)
@@ -174,7 +173,7 @@ def test_the_log_is_bsuites_own(tmp_path):
 
 
 def test_a_checkpoint_of_another_run_is_refused(tmp_path):
-    task = _task(tmp_path, checkpoint=tmp_path / "checkpoint.npz")
+    task = _task(tmp_path)
     _run(task, stop_after=1)
     other = dataclasses.replace(task, config=dataclasses.replace(CONFIG, sigma=0.5))
     with pytest.raises(errors.UserError, match="was made with a different configuration: delete it"):
@@ -202,7 +201,7 @@ def test_predicted_memory_is_what_the_state_takes(tmp_path):
     state = program.init(jax.random.key(0), np.zeros((10, 5), np.float32))
     assert state.replay.storage.transition.r_t.shape == (90_000,)  # 10,000 episodes of 9 steps
     state = state._replace(key=jax.random.key_data(state.key))
-    assert bsuite_lib.num_bytes(task) == sum(leaf.nbytes for leaf in jax.tree.leaves(state))
+    assert bsuite_lib.EXPERIMENT.num_bytes(task) == sum(leaf.nbytes for leaf in jax.tree.leaves(state))
 
 
 def _command(*options):

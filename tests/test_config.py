@@ -48,7 +48,7 @@ def _from(*arguments, agent="long"):
     values = flags.FlagValues()
     config.define_flags(CLASSES, values)
     values(["program", *arguments])
-    return config.from_flags(agent, CLASSES[agent], CLASSES, values)
+    return config.from_flags(agent, CLASSES, values)
 
 
 def test_unset_flags_keep_the_defaults_and_set_ones_are_parsed():
@@ -152,7 +152,7 @@ def test_flags_give_settings_back(made):
     config.define_flags({"all": Everything}, values)
     given = {name: value for name, value in dataclasses.asdict(made).items() if value is not None}
     values(["program", *(f"--{name}={config.as_text(value)}" for name, value in given.items())])
-    assert config.from_flags("all", Everything, {"all": Everything}, values) == made
+    assert config.from_flags("all", {"all": Everything}, values) == made
 
 
 @pytest.mark.parametrize("agent", agents.CONFIGS)

@@ -18,12 +18,12 @@ PRIORITIZED = dataclasses.replace(CONFIG, recent_fraction=0.25, priority_fractio
 PROTOCOL = deep_sea.Protocol(size=5, max_episodes=200, eval_every=250, eval_episodes=10, solved_return=2.0)
 
 
-def _task(seeds=(0,), runner="scan", checkpoint=None, config=CONFIG, **changes):
+def _task(seeds=(0,), runner="scan", folder="", config=CONFIG, **changes):
     protocol = dataclasses.replace(PROTOCOL, **changes)
     config = deep_sea.EXPERIMENT.capped(config, protocol)
     options = deep_sea.Options(runner)
     return base.Task(
-        "deepsea", "hyperagent", config, protocol, seeds, options, checkpoint=checkpoint, checkpoint_seconds=0.0
+        "deepsea", "hyperagent", config, protocol, seeds, options, folder=str(folder), checkpoint_seconds=0.0
     )
 
 
@@ -51,10 +51,10 @@ def unbroken():
 def test_resume_gives_the_unbroken_run(unbroken, tmp_path, runner):
     if runner == "loop":  # another program, which rounds differently
         unbroken = _run(_task(runner=runner))
-    task = _task(checkpoint=str(tmp_path / "seed.npz"), runner=runner)
+    task = _task(folder=tmp_path, runner=runner)
     first, none_yet = _run(task, stop_after=2)
     assert len(first) == 2 and not none_yet
-    assert (tmp_path / "seed.npz").exists()
+    assert (tmp_path / "checkpoints" / "seed_0.npz").exists()
     again, results = _run(task)
     assert again[: len(first)] == first  # what was reported before the checkpoint is reported again
     assert again == unbroken[0]
@@ -62,7 +62,7 @@ def test_resume_gives_the_unbroken_run(unbroken, tmp_path, runner):
 
 
 def test_resume_keeps_the_priorities(tmp_path):
-    task = _task(checkpoint=str(tmp_path / "seed.npz"), config=PRIORITIZED)
+    task = _task(folder=tmp_path, config=PRIORITIZED)
     _run(task, stop_after=2)
     again, _ = _run(task)
     assert again == _run(_task(config=PRIORITIZED))[0]
@@ -77,25 +77,24 @@ def test_evaluation_leaves_out_the_noise_on_rewards():
 
 
 def test_checkpoint_of_another_configuration_is_refused(tmp_path):
-    path = str(tmp_path / "seed.npz")
-    _run(_task(checkpoint=path), stop_after=1)
-    other = _task(checkpoint=path)
+    _run(_task(folder=tmp_path), stop_after=1)
+    other = _task(folder=tmp_path)
     other = dataclasses.replace(other, config=dataclasses.replace(other.config, sigma=0.5))
     with pytest.raises(errors.UserError, match="made with a different configuration: delete it"):
         _run(other)
-    assert (tmp_path / "seed.npz").exists()
+    assert (tmp_path / "checkpoints" / "seed_0.npz").exists()
 
 
 def test_checkpoint_of_a_version_with_fewer_settings(tmp_path, unbroken):
-    path = str(tmp_path / "seed.npz")
-    _run(_task(checkpoint=path), stop_after=1)
+    path = tmp_path / "checkpoints" / "seed_0.npz"
+    _run(_task(folder=tmp_path), stop_after=1)
     with np.load(path) as arrays:
         arrays = dict(arrays)
     facts = json.loads(str(arrays["facts"]))
     assert facts["fingerprint"]["config"].pop("n_step") == 1
     assert facts["fingerprint"]["protocol"].pop("stochastic") is False
     np.savez(path, **{**arrays, "facts": json.dumps(facts)})
-    other = _task(checkpoint=path)
+    other = _task(folder=tmp_path)
     with pytest.raises(errors.UserError, match="made with a different configuration: delete it"):
         _run(dataclasses.replace(other, protocol=dataclasses.replace(other.protocol, stochastic=True)))
     assert _run(other)[0] == unbroken[0]
@@ -156,10 +155,10 @@ def test_predicted_memory_is_what_the_state_takes():
     task = _task(seeds=(0, 1))
     states = deep_sea.make_program(task).states
     states = states._replace(key=jax.random.key_data(states.key))
-    predicted = deep_sea.num_bytes(task)
-    assert predicted["total"] == sum(leaf.nbytes for leaf in jax.tree.leaves(states))
-    assert deep_sea.EXPERIMENT.needs(task).num_bytes == predicted["total"]
-    assert predicted["replay"] == sum(leaf.nbytes for leaf in jax.tree.leaves(states.replay))
+    assert deep_sea.EXPERIMENT.num_bytes(task) == sum(leaf.nbytes for leaf in jax.tree.leaves(states))
+    replay = sum(leaf.nbytes for leaf in jax.tree.leaves(states.replay)) / 2  # of two seeds
+    header = deep_sea.EXPERIMENT.header(dataclasses.replace(task, seeds=(0,)))
+    assert f"of which the replay {replay / 1e6:.1f} MB;" in header
 
 
 def test_every_seed_has_its_own_mapping_unless_told_otherwise():
@@ -173,7 +172,7 @@ def test_every_seed_has_its_own_mapping_unless_told_otherwise():
 @pytest.mark.slow
 def test_size_20_is_solved_as_fast_as_reported():
     """Three seeds that no setting was chosen on; the released code needs 300 to 350 episodes."""
-    protocol = deep_sea.resolve(deep_sea.Protocol(size=20, max_episodes=1_000))
+    protocol = deep_sea.EXPERIMENT.resolve(deep_sea.Protocol(size=20, max_episodes=1_000))
     config = deep_sea.EXPERIMENT.capped(agents.CONFIGS["hyperagent"](), protocol)
     task = base.Task("deepsea", "hyperagent", config, protocol, (100, 101, 102))
     _, results = _run(task)
@@ -184,8 +183,8 @@ def test_size_20_is_solved_as_fast_as_reported():
 def test_the_return_that_counts_as_solved():
     for stochastic, size, expected in ((False, 20, 0.99), (True, 10, 0.301936), (True, 20, 0.293883)):
         protocol = deep_sea.Protocol(size=size, stochastic=stochastic)
-        assert deep_sea.resolve(protocol).solved_return == expected
-    assert deep_sea.resolve(deep_sea.Protocol(solved_return=0.5)).solved_return == 0.5
+        assert deep_sea.EXPERIMENT.resolve(protocol).solved_return == expected
+    assert deep_sea.EXPERIMENT.resolve(deep_sea.Protocol(solved_return=0.5)).solved_return == 0.5
 
 
 @pytest.mark.parametrize(

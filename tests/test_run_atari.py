@@ -175,7 +175,6 @@ def make_task(tmp_path, checkpoint_seconds=600.0, record_video=False):
         options=atari.Options(record_video=record_video),
         columns=(("game", "Pong"),),
         folder=str(tmp_path),
-        checkpoint=str(tmp_path / "run.npz"),
         checkpoint_seconds=checkpoint_seconds,
     )
 
@@ -195,7 +194,7 @@ def test_a_full_disk_leaves_the_last_checkpoint(tmp_path, monkeypatch):
     saved, savez = [], np.savez
 
     def full_disk(file, **arrays):
-        if "facts" in arrays and "run.npz" in file.name:
+        if "facts" in arrays and "Pong_seed_0.npz" in file.name:
             saved.append(json.loads(str(arrays["facts"]))["progress"]["notes"]["runner"]["rounds"])
             if len(saved) == 4:
                 file.write(b"half")
@@ -203,17 +202,17 @@ def test_a_full_disk_leaves_the_last_checkpoint(tmp_path, monkeypatch):
         savez(file, **arrays)
 
     monkeypatch.setattr(np, "savez", full_disk)
-    with pytest.raises(errors.UserError, match="cannot write checkpoint .*run.npz: No space left on device"):
+    with pytest.raises(errors.UserError, match="cannot write checkpoint .*_0.npz: No space left on device"):
         run_task(task)
     assert checkpoint.load_facts(task.checkpoint)["progress"]["notes"]["runner"]["rounds"] == saved[2]
-    assert [path.name for path in tmp_path.iterdir()] == ["run.npz"]
+    assert list((tmp_path / "checkpoints").iterdir()) == [task.checkpoint]
 
 
 def test_checkpoints_of_another_configuration_are_refused(tmp_path):
     task = make_task(tmp_path)
     run_task(task, should_stop=lambda: True)  # asked to stop at once: saves
     assert interactions_in(task.checkpoint) == 0
-    other = dataclasses.replace(task, seeds=(1,))
+    other = dataclasses.replace(task, config=dataclasses.replace(task.config, learning_rate=0.5))
     with pytest.raises(errors.UserError, match="made with a different configuration: delete it"):
         run_task(other, should_stop=lambda: True)
 

@@ -90,10 +90,10 @@ def test_results_and_interrupted_equals_unbroken(tmp_path):
     assert refused.returncode == 2 and "different configuration (steps was 1500, is now 1600)" in refused.stderr
 
 
-def _task(checkpoint=None, env="CartPole-v1"):
+def _task(folder="", env="CartPole-v1"):
     config = agents.CONFIGS["hyperagent"](hidden_sizes=(8,), batch_size=4, min_replay=40, replay_capacity=500)
     protocol = gymnasium_lib.Protocol(env, steps=500, eval_every=300, eval_episodes=2)
-    return base.Task("gymnasium", "hyperagent", config, protocol, (3,), checkpoint=checkpoint)
+    return base.Task("gymnasium", "hyperagent", config, protocol, (3,), folder=folder)
 
 
 def _run(task, stop_after=None, asked=None):
@@ -118,7 +118,7 @@ def test_stopped_anywhere_and_resumed_is_the_unbroken_run(env, tmp_path):
     expected = _run(_task(env=env), asked=asked)
     assert [row["interactions"] for row in expected] == [300, 500, 500]
     for stop_after in {0, 1, 2, len(asked) // 2, len(asked) - 1}:
-        task = _task(str(tmp_path / f"{stop_after}.npz"), env)
+        task = _task(str(tmp_path / f"{stop_after}"), env)
         before = _run(task, stop_after)
         assert before == expected[: len(before)] and len(before) < 3
         assert _run(task) == expected  # a resumed task reports its rows again

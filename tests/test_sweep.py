@@ -17,8 +17,8 @@ import pytest
 
 from hyperagent_jax import agents
 from hyperagent_jax import errors
+from hyperagent_jax import results
 from hyperagent_jax.experiment import base
-from hyperagent_jax.experiment import cli
 from hyperagent_jax.experiment import deep_sea
 from hyperagent_jax.experiment import driver
 from hyperagent_jax.experiment import run_context
@@ -65,12 +65,19 @@ class Deep(Plain):
 CONFIGS = {"plain": Plain, "deep": Deep}
 
 
-def _plan(*grids, configs=None, experiment=deep_sea.EXPERIMENT):
-    return sweep.plan(experiment, grids, "logs/sweep", configs)
+class Small(deep_sea.DeepSea):
+    """DeepSea with these agents."""
+
+    def configs(self, options=None):
+        return CONFIGS
+
+
+def _plan(*grids, experiment=deep_sea.EXPERIMENT, logdir="logs/sweep"):
+    return sweep.plan(experiment, grids, str(logdir))
 
 
 def _small_plan(**grid):
-    return _plan({"agent": ["plain", "deep"], **grid}, configs=CONFIGS)
+    return _plan({"agent": ["plain", "deep"], **grid}, experiment=Small())
 
 
 def _columns(task):
@@ -124,7 +131,7 @@ def test_small_sizes_come_first_then_the_order_of_the_grid_with_seeds_together()
         "command",
     )
     command = "python experiments/run_deepsea.py --agent=hyperagent --size=5 --seed=0 --index_dim=1"
-    assert cli.command(plan.experiment, task, 0) == f"{command} --logdir=logs/{task.name}"
+    assert plan.experiment.command(task, 0) == f"{command} --logdir=logs/{task.name}"
 
 
 def test_keys_left_out_have_their_defaults():
@@ -206,7 +213,7 @@ def test_grids_may_have_different_keys():
         {"agent": "deep", "depth": [1, 2], "seed": [0, 1]},
         {"agent": ["plain", "deep"], "width": [3, 4], "max_episodes": 50},
         {"agent": "plain", "size": 4, "mapping_seed": 7},
-        configs=CONFIGS,
+        experiment=Small(),
     )
     assert plan.key_fields == ("agent", "size", "seed", "depth", "width", "max_episodes", "mapping_seed")
     assert [plan.key(_columns(task)) for task in plan.tasks] == [
@@ -243,7 +250,10 @@ def test_the_default_of_a_key_is_the_presets():
 
 def test_what_is_in_several_grids_is_run_once():
     plan = _plan(
-        {"agent": "deep", "depth": [1, 2]}, {"agent": "deep"}, {"agent": "deep", "depth": [3, 2]}, configs=CONFIGS
+        {"agent": "deep", "depth": [1, 2]},
+        {"agent": "deep"},
+        {"agent": "deep", "depth": [3, 2]},
+        experiment=Small(),
     )
     assert [dict(task.columns)["depth"] for task in plan.tasks] == ["1", "2", "3"]  # 2 is the default
     assert plan.notes["grid"] == [
@@ -289,7 +299,7 @@ def test_bad_grids_are_one_clear_line(grid, message):
     assert str(error.value) == message
     if "agent" not in grid:  # the same in a list of grids
         with pytest.raises(errors.UserError) as error:
-            _plan({"agent": "deep"}, {"agent": ["plain", "deep"], **grid}, configs=CONFIGS)
+            _plan({"agent": "deep"}, {"agent": ["plain", "deep"], **grid}, experiment=Small())
         assert str(error.value) == message
 
 
@@ -317,20 +327,20 @@ def test_grids_are_read_from_json_or_a_file(tmp_path):
 def test_the_memory_of_the_largest_run_is_known_before_it_is_taken():
     grid = {"size": [4, 6], "replay_capacity": [100, 200], "target_index": ["transition", "dependent"]}
     plan = _plan(grid)
-    needs, refused = driver._check(plan)
+    num_bytes, task, refused = driver._check(plan)
     (largest,) = [
         task
         for task in plan.tasks
-        if task.protocol.size == 6 and task.config.replay_capacity == 200 and task.cell not in refused
+        if task.protocol.size == 6 and task.config.replay_capacity == 200 and task.columns not in refused
     ]
     states = deep_sea.make_program(largest).states
     states = states._replace(key=jax.random.key_data(states.key))
-    assert needs.num_bytes == sum(leaf.nbytes for leaf in jax.tree.leaves(states))
+    assert task == largest and num_bytes == sum(leaf.nbytes for leaf in jax.tree.leaves(states))
 
 
 def _refusals(plan):
-    _, refused = driver._check(plan)
-    return {plan.key(_columns(task)): refused[task.cell] for task in plan.tasks if task.cell in refused}
+    *_, refused = driver._check(plan)
+    return {plan.key(_columns(task)): refused[task.columns] for task in plan.tasks if task.columns in refused}
 
 
 def test_agents_say_what_they_refuse():
@@ -343,29 +353,29 @@ def test_agents_say_what_they_refuse():
 
 def test_a_bug_of_one_agent_does_not_end_a_sweep_over_many(monkeypatch):
     plan = _plan({"agent": ["hyperagent", "ddqn"], "size": 4})
-    needs = plan.experiment.needs
+    num_bytes = plan.experiment.num_bytes
 
     def fail_for_ddqn(task):
         if task.agent == "ddqn":
             raise KeyError("lost")
-        return needs(task)
+        return num_bytes(task)
 
-    monkeypatch.setattr(plan.experiment, "needs", fail_for_ddqn)
+    monkeypatch.setattr(plan.experiment, "num_bytes", fail_for_ddqn)
     assert _refusals(plan) == {("ddqn", "4", "0"): "KeyError: 'lost'"}
 
 
 def test_a_group_of_seeds_that_has_a_checkpoint_stays_as_it_was(tmp_path, monkeypatch):
     """Also when some of its seeds are done, and also when they are a cell of a sweep."""
     monkeypatch.setattr(driver, "FLAGS", types.SimpleNamespace(checkpoint_seconds=0.0))
-    plan = _plan({**SMALL, "seed": [0, 1, 2, 3, 4], "seeds_per_group": 2})
+    plan = _plan({**SMALL, "seed": [0, 1, 2, 3, 4], "seeds_per_group": 2}, logdir=tmp_path)
     group = dataclasses.replace(plan.tasks[0], seeds=(1, 2))
-    file = tmp_path / f"{group.name}.npz"
-    context = run_context.RunContext(dataclasses.replace(group, checkpoint=str(file)), print, lambda: False)
+    context = run_context.RunContext(group, print, lambda: False)
     context.progress.reached = 250
     context.save({})
-    tasks, reached = driver._grouped(plan, list(plan.tasks[2:]), tmp_path)  # seeds 0 and 1 are done
+    tasks, reached = driver._grouped(plan, plan.tasks[2:])  # seeds 0 and 1 are done
     assert [task.seeds for task in tasks] == [(1, 2), (3, 4)]
-    assert tasks[0].checkpoint == str(file) and tasks[0].checkpoint_seconds == 0.0
+    assert tasks[0].checkpoint == group.checkpoint and tasks[0].checkpoint_seconds == 0.0
+    assert list((tmp_path / "checkpoints").iterdir()) == [group.checkpoint]
     assert reached == {plan.key(group.columns_of(seed)): 250 for seed in (1, 2)}
 
 
@@ -428,7 +438,7 @@ def test_a_run_that_fails_is_a_row_and_is_run_again(tmp_path):
     }
     assert well.items() >= {**settings, **outcome, "seed": "1"}.items()
     lines = done.stdout.splitlines()
-    megabytes = driver._check(_plan(grid))[0].num_bytes / 1e6
+    megabytes = driver._check(_plan(grid))[0] / 1e6
     assert lines[0] == (
         f"2 run(s) in 1 cell(s), {', '.join(f'{name}={value}' for name, value in settings.items())}, "
         f"states of up to {megabytes:.3g} MB each; results in {tmp_path}"
@@ -531,7 +541,7 @@ def test_a_list_of_grids_over_another_experiment(tmp_path):
     lines = done.stdout.splitlines()
     assert lines[0].startswith("3 run(s) in 2 cell(s), steps=60, eval_every=30, eval_episodes=1, min_replay=20, ")
     assert lines[1] == f"hyperagent on CartPole-v1 seed 0 target_index=dependent: ERROR {refused['error']}"
-    mean = f"{(float(finished[0]['final_return']) + float(finished[1]['final_return'])) / 2:.4g}"
+    mean = results.number((float(finished[0]["final_return"]) + float(finished[1]["final_return"])) / 2)
     assert lines[-6:] == [
         "| agent | env | target_index | runs | final_return | errors |",
         "|---|---|---|---|---|---|",

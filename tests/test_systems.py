@@ -462,7 +462,7 @@ QUICK = ("hyperagent", "hyperdqn")
 )
 def test_deep_sea_8_is_solved(name):
     """By the systems whose priors explore; the others may or may not find it (results/ has the comparison)."""
-    protocol = deep_sea.resolve(deep_sea.Protocol(size=8, max_episodes=2_500))
+    protocol = deep_sea.EXPERIMENT.resolve(deep_sea.Protocol(size=8, max_episodes=2_500))
     settings = dict(num_indices=8) if name == "hypermodel" else {}  # for the time it takes
     config = deep_sea.EXPERIMENT.capped(agents.CONFIGS[name](**settings), protocol)
     events = []

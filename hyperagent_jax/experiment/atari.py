@@ -1,6 +1,7 @@
 """The paper's Atari protocol: train, evaluate every so often, keep the best, and play it many times in the end."""
 
 from collections.abc import Sequence
+import contextlib
 import dataclasses
 import pathlib
 from typing import Any
@@ -10,6 +11,8 @@ import numpy as np
 
 from hyperagent_jax import agents
 from hyperagent_jax import checkpoint
+from hyperagent_jax import checks
+from hyperagent_jax import config as config_lib
 from hyperagent_jax import errors
 from hyperagent_jax import results
 from hyperagent_jax import types
@@ -28,7 +31,7 @@ _EVALUATED_TOGETHER = 10
 # A recording shows at most this many steps of a game, two minutes of it.
 _RECORDED_STEPS = 1_800
 # Memory of a process without replay and learner: libraries, emulators and compiled programs.
-PROGRAM_BYTES = 800_000_000
+_PROGRAM_BYTES = 800_000_000
 _TRAINING, _EVALUATION, _FINAL, _RECORDING = range(4)
 
 
@@ -63,9 +66,7 @@ class Protocol:
     max_frames: int = atari.MAX_FRAMES
 
     def __post_init__(self) -> None:
-        for name in ("steps", "num_envs", "eval_every", "eval_episodes", "final_eval_episodes"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        checks.positive(self, "steps", "num_envs", "eval_every", "eval_episodes", "final_eval_episodes")
         if self.max_frames < atari.FRAME_SKIP:
             raise ValueError(f"max_frames must be at least {atari.FRAME_SKIP}, got {self.max_frames}")
         if not 0 <= self.eval_epsilon <= 1:
@@ -93,9 +94,7 @@ class Options:
 
 def best_file(task: base.Task) -> pathlib.Path:
     """File of the best parameters, which stays when the run is finished."""
-    assert task.checkpoint is not None  # the driver names one for every task
-    path = pathlib.Path(task.checkpoint)
-    return path.with_name(f"{path.stem}_best.npz")
+    return task.checkpoint.with_name(f"{task.name}_best.npz")
 
 
 def make_agent(task: base.Task) -> agents.Agent:
@@ -110,9 +109,8 @@ def num_bytes(task: base.Task) -> dict[str, int]:
     agent = make_agent(task)
     settings = vector.replay_settings(agent, task.protocol.num_envs, atari.STACK_SHAPE)
     settings.check()
-    replay = settings.num_bytes()
-    learner = core.num_bytes(jax.eval_shape(agent.learner.init, jax.random.key(0)))
-    return {"replay": replay, "learner": learner, "total": replay + learner}
+    learner = jax.eval_shape(agent.learner.init, jax.random.key(0))
+    return {"replay": settings.num_bytes(), "learner": core.num_bytes(learner)}
 
 
 def _environment(task: base.Task, purpose: int, number: int, num_envs: int, **settings: Any) -> atari.Atari:
@@ -143,27 +141,22 @@ class Run:
     def __init__(self, task: base.Task, runner: vector.VectorRunner, context: run_context.RunContext):
         self.task, self.runner, self.context = task, runner, context
         self.label = f"{task.protocol.game} seed {task.seeds[0]}"
+        self.notes = context.progress.notes  # "best": score and interactions of the best evaluation so far
         self.evaluate = evaluate.HostEvaluator(runner.agent, task.protocol.eval_epsilon, vector.frames_last)
-
-    @property
-    def best(self) -> dict[str, Any]:
-        """Score and interactions of the best evaluation so far; empty before the first."""
-        return self.context.progress.notes.get("best", {})
 
     def resume(self) -> bool:
         """Restores the run; False when the user asked to stop meanwhile."""
-        notes = self.context.progress.notes
         is_repeated = not self.task.protocol.asynchronous
         how = "its games are first played again up to the checkpoint" if is_repeated else "with new games"
         self.context.note(f"{self.label}: {how}")
-        if not self.runner.restore(notes["runner"], self.context.load, self.context.should_stop):
+        if not self.runner.restore(self.notes["runner"], self.context.load, self.context.should_stop):
             return False
         file = best_file(self.task)
         if file.exists():  # perhaps of an evaluation after the checkpoint; then it is what is kept
             saved = checkpoint.load_facts(file)
             if self.task.fingerprint().difference(saved["fingerprint"]):
                 raise checkpoint.CheckpointError(f"checkpoint {file} was made with a different configuration")
-            notes["best"] = saved["best"]
+            self.notes["best"] = saved["best"]
         return True
 
     def train(self) -> bool:
@@ -190,20 +183,16 @@ class Run:
         self.save()
         return True
 
-    def key(self, purpose: int) -> types.PRNGKey:
-        """The key of an evaluation now."""
+    def play(
+        self, variables: types.Variables, purpose: int, num_episodes: int, **options: Any
+    ) -> list[float] | None:
+        """Returns the scores of whole games; None when the user asked to stop."""
+        now, num_envs = self.runner.interactions, min(num_episodes, _EVALUATED_TOGETHER)
         key = types.fold_in_tag(jax.random.key(self.task.seeds[0]), "evaluation")
-        return jax.random.fold_in(jax.random.fold_in(key, purpose), self.runner.interactions)
-
-    def play(self, variables: types.Variables, purpose: int, num_episodes: int) -> list[float] | None:
-        """Scores of whole games; None when the user asked to stop."""
-        environment = _environment(
-            self.task, purpose, self.runner.interactions, min(num_episodes, _EVALUATED_TOGETHER), is_training=False
-        )
-        try:
-            return self.evaluate(variables, environment, num_episodes, self.key(purpose), self.context.should_stop)
-        finally:
-            environment.close()
+        key = jax.random.fold_in(jax.random.fold_in(key, purpose), now)
+        options.setdefault("should_stop", self.context.should_stop)
+        with contextlib.closing(_environment(self.task, purpose, now, num_envs, is_training=False)) as environment:
+            return self.evaluate(variables, environment, num_episodes, key, **options)
 
     def evaluate_and_report(self) -> bool:
         """Evaluates, keeps the best parameters and reports; False when the user asked to stop."""
@@ -215,9 +204,9 @@ class Run:
             return False
         totals = runner.take_totals()
         score = float(np.mean(scores))
-        if not self.best or score > self.best["score"]:
-            context.progress.notes["best"] = {"score": score, "interactions": runner.interactions}
-            facts = {"best": self.best, "fingerprint": task.fingerprint().settings}
+        if "best" not in self.notes or score > self.notes["best"]["score"]:
+            self.notes["best"] = {"score": score, "interactions": runner.interactions}
+            facts = {"best": self.notes["best"], "fingerprint": task.fingerprint().settings}
             checkpoint.save(best_file(task), variables.params, facts)
         row = {
             "game": task.protocol.game,
@@ -240,7 +229,7 @@ class Run:
     def save(self) -> None:
         """Writes a checkpoint, unless that of a run that has diverged would replace a better one."""
         self.check_loss()
-        self.context.progress.notes["runner"] = self.runner.facts()
+        self.notes["runner"] = self.runner.facts()
         self.context.save(self.runner.tree())
 
     def finish(self) -> None:
@@ -251,13 +240,13 @@ class Run:
         scores = self.play(variables, _FINAL, task.protocol.final_eval_episodes)
         if scores is None:
             return
-        seconds = context.progress.train_seconds
+        best, seconds = self.notes["best"], context.progress.train_seconds
         result = {
             "score": results.number(np.mean(scores)),
             "score_std": results.number(np.std(scores)),
             "episodes": len(scores),
-            "best_interactions": self.best["interactions"],
-            "best_eval_score": results.number(self.best["score"]),
+            "best_interactions": best["interactions"],
+            "best_eval_score": results.number(best["score"]),
             "interactions": runner.interactions,
             "games": runner.games,
             "num_params": agents.count_params(runner.agent),
@@ -274,11 +263,10 @@ class Run:
 
     def record(self, variables: types.Variables) -> None:
         """Writes one game in colour to a GIF."""
-        task, number = self.task, self.runner.interactions
-        environment = _environment(task, _RECORDING, number, 1, is_training=False)
+        task = self.task
         screen = atari.Screen(
             task.protocol.game,
-            (task.seeds[0], _RECORDING, number),
+            (task.seeds[0], _RECORDING, self.runner.interactions),
             fires_after_life=task.protocol.eval_fire,
             max_frames=task.protocol.max_frames,
         )
@@ -288,12 +276,10 @@ class Run:
             screen.step(int(actions[0]))
             pictures.append(screen.picture)
 
-        try:
-            is_long_enough = lambda: len(pictures) > _RECORDED_STEPS  # noqa: E731
-            self.evaluate(variables, environment, 1, self.key(_RECORDING), is_long_enough, on_step)
-        finally:
-            environment.close()
-            screen.close()
+        with contextlib.closing(screen):
+            self.play(
+                variables, _RECORDING, 1, should_stop=lambda: len(pictures) > _RECORDED_STEPS, on_step=on_step
+            )
         video.write_gif(str(pathlib.Path(task.folder) / f"{task.name}.gif"), pictures)
 
 
@@ -301,11 +287,11 @@ class Atari(base.Experiment):
     """The experiment."""
 
     name = "atari"
-    script = "run_atari.py"
     protocol_class = Protocol
     options_class = Options
     problem = "game"
     score = "score"
+    label = "{agent} on {game} seed {seed}"
     key_fields = ("game", "seed")
     result_fields = (
         "game", "agent", "seed", "score", "score_std", "episodes", "best_interactions", "best_eval_score",
@@ -318,69 +304,60 @@ class Atari(base.Experiment):
         return presets.configs(options.preset if options else "paper")
 
     def problems(self, value: str) -> Sequence[str]:
-        names: list[str] = []
-        for name in value.split(","):
-            names += atari.GAME_SETS.get(name, (name,))
-        for name in dict.fromkeys(names):
-            atari.check_game(name)
-        return list(dict.fromkeys(names))
+        games = dict.fromkeys(game for name in value.split(",") for game in atari.GAME_SETS.get(name, (name,)))
+        for game in games:
+            atari.check_game(game)
+        return list(games)
 
-    def num_interactions(self, protocol: Protocol) -> int:
-        return max(protocol.steps, protocol.num_envs)
+    def length(self, protocol: Protocol) -> int:
+        return protocol.steps
+
+    def capped(self, config: Any, protocol: Protocol) -> Any:
+        return config_lib.cap_replay(config, max(protocol.steps, protocol.num_envs))
 
     def identity(self, task: base.Task) -> dict[str, Any]:
         identity = super().identity(task)
         del identity["protocol"]["game"]  # of which a folder may hold any number
         return {**identity, "preset": task.options.preset}
 
-    def length(self, task: base.Task) -> int:
-        return task.protocol.steps
-
-    def needs(self, task: base.Task) -> base.Needs:
+    def num_bytes(self, task: base.Task) -> int:
         if task.options.record_video:
             video.require_pillow()
-        memory, protocol = num_bytes(task), task.protocol
-        text = (
-            f"{task.agent} (preset {task.options.preset}): {memory['replay'] / 1e9:.2f} GB of replay each; "
-            f"{protocol.steps:,} interactions in {protocol.num_envs} environment(s) each, "
+        return sum(num_bytes(task).values()) + _PROGRAM_BYTES
+
+    def header(self, task: base.Task) -> str:
+        protocol = task.protocol
+        return (
+            f"{task.agent} (preset {task.options.preset}): {num_bytes(task)['replay'] / 1e9:.2f} GB of replay "
+            f"each; {protocol.steps:,} interactions in {protocol.num_envs} environment(s) each, "
             f"{protocol.eval_episodes} games every {protocol.eval_every:,}, at the end "
             f"{protocol.final_eval_episodes} games of the best; unclipped scores, no "
             f"sticky actions, at most {protocol.max_frames:,} frames"
         )
-        return base.Needs(memory["total"] + PROGRAM_BYTES, text)
 
     def run(self, task: base.Task, context: run_context.RunContext) -> None:
         notes = context.progress.notes
         notes["restarts"] = notes.get("restarts", 0) + (context.is_resumed and task.protocol.asynchronous)
-        runner = make_runner(task, notes["restarts"])
-        run = Run(task, runner, context)
-        try:
+        with contextlib.closing(make_runner(task, notes["restarts"])) as runner:
+            run = Run(task, runner, context)
             if not context.is_resumed:
                 runner.begin()
             elif not run.resume():
                 return
             if run.train():
                 run.finish()
-        finally:
-            runner.close()
 
-    def summary(self, row: dict[str, Any], settings: Sequence[str] = ()) -> str:
-        named = "".join(f" {name}={row[name]}" for name in settings if row[name] != "")
-        label = f"{row['agent']} on {row['game']} seed {row['seed']}{named}"
-        if row["error"]:
-            return f"{label}: ERROR {row['error']}"
+    def outcome(self, row: dict[str, Any]) -> str:
         return (
-            f"{label}: score {float(row['score']):,.1f} over {row['episodes']} games of the parameters after "
+            f"score {float(row['score']):,.1f} over {row['episodes']} games of the parameters after "
             f"{int(row['best_interactions']):,} of {int(row['interactions']):,} interactions "
             f"({float(row['interactions_per_second']):,.1f}/s)"
         )
 
-    def draw(self, directory: run_directory.RunDirectory, task: base.Task) -> pathlib.Path | None:
+    def draw(self, path: pathlib.Path, directory: run_directory.RunDirectory, task: base.Task) -> None:
         from hyperagent_jax.analysis.atari import plots
 
-        path = directory.path / "atari.png"
         plots.curves(path, f"{task.agent}, preset {task.options.preset}", {task.agent: directory.rows("curve")})
-        return path
 
 
 EXPERIMENT = Atari()

@@ -7,13 +7,13 @@ import hashlib
 import importlib
 import pathlib
 import re
+import shlex
 from typing import TYPE_CHECKING, Any, NamedTuple
-
-import numpy as np
 
 from hyperagent_jax import agents
 from hyperagent_jax import config as config_lib
 from hyperagent_jax import errors
+from hyperagent_jax import results
 from hyperagent_jax.experiment import fingerprint as fingerprint_lib
 
 if TYPE_CHECKING:
@@ -33,66 +33,53 @@ NAMES = tuple(_MODULES)
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """What one worker process runs from beginning to end: one or more seeds of one agent on one problem.
-
-    Attributes:
-        experiment: name of the experiment.
-        agent: name of the agent.
-        config: its config.
-        protocol: the experiment's protocol; names the problem.
-        seeds: seeds that run together.
-        options: the experiment's options, which do not change what a seed gives.
-        columns: columns of results.csv that tell this task from the others of its plan, without the seed.
-        folder: the run directory, for files that are neither rows nor checkpoints.
-        checkpoint: file of its checkpoint, or None.
-        checkpoint_seconds: least time between two checkpoints.
-        is_cell: whether it is a cell of a sweep: its files are named after all columns, and no arrays are kept.
-    """
+    """What one worker process runs from beginning to end: one or more seeds of one agent on one problem."""
 
     experiment: str
     agent: str
     config: Any
-    protocol: Any
+    protocol: Any  # names the problem
     seeds: tuple[int, ...]
     options: Any = None
-    columns: tuple[tuple[str, str], ...] = ()
-    folder: str = ""
-    checkpoint: str | None = None
+    columns: tuple[tuple[str, str], ...] = ()  # of results.csv that tell it from the others, without the seed
+    folder: str = ""  # the run directory; blank for a task that writes no files
     checkpoint_seconds: float = 60.0
-    is_cell: bool = False
+    is_cell: bool = False  # of a sweep: its files are named after all columns, and it keeps no maps
 
     @property
     def name(self) -> str:
         """A name that is unique in its plan and fit for a file."""
         first, last = self.seeds[0], self.seeds[-1]
-        seeds = f"{first}" if len(self.seeds) == 1 else f"{first}_to_{last}"
-        plural = "" if len(self.seeds) == 1 else "s"
+        seeds = ("seed", f"{first}") if len(self.seeds) == 1 else ("seeds", f"{first}_to_{last}")
         if not self.is_cell:
-            return _file_name("_".join([*(value for _, value in self.columns if value), f"seed{plural}_{seeds}"]))
+            return _file_name("_".join([*(value for _, value in self.columns if value), *seeds]))
         agent, problem, *settings = self.columns
-        named = [agent, problem, (f"seed{plural}", seeds), *sorted(settings)]
+        named = [agent, problem, seeds, *sorted(settings)]
         full = "_".join(f"{name}={value}" for name, value in named if value)
         # Names of files are limited in length and characters; the digest tells apart what is then alike.
         return f"{_file_name(full[:120])}_{hashlib.sha256(full.encode()).hexdigest()[:8]}"
 
     @property
-    def cell(self) -> Any:
-        """What tasks share that run the same compiled program."""
-        return (self.agent, self.config, self.protocol)
+    def checkpoint(self) -> pathlib.Path:
+        """The file of its checkpoint."""
+        return pathlib.Path(self.folder) / "checkpoints" / f"{self.name}.npz"
 
     def columns_of(self, seed: int) -> dict[str, str]:
-        """The columns that identify a seed's row."""
+        """Returns the columns that identify a seed's row."""
         return {**dict(self.columns), "seed": str(seed)}
 
-    def fingerprint(self) -> fingerprint_lib.Fingerprint:
-        """What a checkpoint of this task must have been made with."""
-        settings = {
+    def identity(self) -> dict[str, Any]:
+        """Returns the settings that determine what a seed gives."""
+        return {
             "experiment": self.experiment,
             "agent": self.agent,
             "config": dataclasses.asdict(self.config),
             "protocol": dataclasses.asdict(self.protocol),
-            "seeds": self.seeds,
         }
+
+    def fingerprint(self) -> fingerprint_lib.Fingerprint:
+        """Returns what a checkpoint of this task must have been made with."""
+        settings = {**self.identity(), "seeds": self.seeds}
         return fingerprint_lib.make(settings, config=self.config, protocol=self.protocol)
 
 
@@ -101,167 +88,144 @@ def _file_name(text: str) -> str:
 
 
 class Event(NamedTuple):
-    """What a running task reports.
+    """What a running task reports."""
 
-    Attributes:
-        kind: "progress", "curve", "result", "note" or "finished".
-        task: name of the task.
-        seed: the seed it is about.
-        row: a row of curve.csv or results.csv.
-        arrays: arrays to keep with a result.
-        reached: interactions or episodes so far.
-        text: what to show.
-    """
-
-    kind: str
-    task: str
+    kind: str  # "progress", "curve", "result", "note" or "finished"
+    task: str  # its name
     seed: int
-    row: dict[str, Any] = {}
-    arrays: dict[str, np.ndarray] | None = None
-    reached: int | None = None
-    text: str = ""
+    row: dict[str, Any] = {}  # of curve.csv or results.csv
+    reached: int = 0  # interactions or episodes so far
+    text: str = ""  # to show
 
 
-class Needs(NamedTuple):
-    """What a task needs, known before anything is allocated.
-
-    Attributes:
-        num_bytes: memory of its state.
-        text: the same in words, with what else the header says of the run.
-    """
-
-    num_bytes: int
-    text: str
+@dataclasses.dataclass(frozen=True)
+class NoOptions:
+    """The options of an experiment that has none."""
 
 
 class Experiment(abc.ABC):
     """What is an experiment's own; the driver does the rest.
 
     Attributes:
-        name: its name in sweeps and in config.json.
-        script: the script that runs it.
+        name: its name in sweeps and in config.json; experiments/run_<name>.py runs it.
         protocol_class: dataclass of how a run is made and measured; its fields are flags and grid keys.
-        options_class: dataclass of settings that do not change what a seed gives, or None.
+        options_class: dataclass of settings that do not change what a seed gives.
         problem: the field of the protocol that names what is solved.
         key_fields: columns of results.csv that tell its rows apart.
         result_fields: columns of results.csv.
-        curve_fields: columns of curve.csv; empty if there is none.
-        score: the column of results.csv that sweeps average over seeds.
+        curve_fields: columns of curve.csv; empty if there is none, and then there is no picture either.
+        score: the column of results.csv that sweeps average over the runs that have one.
+        scored: what sweeps call those runs.
+        label: what summaries call a row; a format of its columns.
         unit: what progress counts.
         logdir: default folder of results within logs/.
         checkpoint_seconds: default time between checkpoints.
     """
 
     name: str
-    script: str
     protocol_class: type
-    options_class: type | None = None
+    options_class: type = NoOptions
     problem: str
     key_fields: tuple[str, ...] = ("seed",)
     result_fields: tuple[str, ...]
     curve_fields: tuple[str, ...] = ()
     score: str
+    scored: str = "runs"
+    label: str
     unit: str = "step"
     logdir: str = "{experiment}_{problem}_{agent}"
     checkpoint_seconds: float = 60.0
 
     def configs(self, options: Any = None) -> dict[str, Any]:
-        """The agents it takes, by name, and what makes their configs."""
-        del options
+        """Returns what makes the configs of the agents it takes, by name."""
         return agents.CONFIGS
 
     def problems(self, value: Any) -> Sequence[Any]:
-        """The problems that a value of the flag `--problem` stands for."""
+        """Returns the problems that a value of the flag `--problem` stands for."""
         return [value]
 
     def resolve(self, protocol: Any) -> Any:
         """Returns the protocol with the defaults that depend on its other settings."""
         return protocol
 
-    def num_interactions(self, protocol: Any) -> int | None:
-        """The most interactions a run can have; a replay longer than that is cut."""
-        del protocol
-        return None
+    @abc.abstractmethod
+    def length(self, protocol: Any) -> int:
+        """Returns the units of progress of a run, at most."""
 
     def capped(self, config: Any, protocol: Any) -> Any:
         """Returns the config as it will run: a replay longer than the whole run is cut to it."""
-        most = self.num_interactions(protocol)
-        return config if most is None else config_lib.cap_replay(config, most)
+        return config_lib.cap_replay(config, self.length(protocol))
 
     def group_size(self, options: Any, num_seeds: int) -> int:
-        """How many seeds run together."""
-        del options, num_seeds
+        """Returns how many of a problem's seeds run together."""
         return 1
 
     def program(self, task: Task) -> Any:
-        """What tasks share that run the same compiled program; one worker runs them one after the other."""
-        return task.cell
+        """Returns what tasks share that one worker had best run, because it has their program compiled."""
+        return task.columns
 
     def identity(self, task: Task) -> dict[str, Any]:
-        """The settings in config.json that all rows of a folder share."""
-        return {
-            "experiment": self.name,
-            "agent": task.agent,
-            "config": dataclasses.asdict(task.config),
-            "protocol": dataclasses.asdict(task.protocol),
-        }
-
-    def changed_settings(self, task: Task) -> dict[str, str]:
-        """The settings of a task that differ from their defaults and are not columns, as flags have them."""
-        value = {self.problem: getattr(task.protocol, self.problem)}
-        protocol = self.resolve(self.protocol_class(**value))
-        config = self.capped(self.configs(task.options)[task.agent](), task.protocol)
-        pairs = [(config, task.config), (protocol, task.protocol)]
-        if self.options_class is not None:
-            pairs.append((self.options_class(), task.options))
-        known = {*dict(task.columns), *value}
-        return {
-            field.name: config_lib.as_text(getattr(ours, field.name))
-            for default, ours in pairs
-            for field in dataclasses.fields(default)
-            if field.name not in known and getattr(ours, field.name) != getattr(default, field.name)
-        }
+        """Returns the settings in config.json that all rows of a folder share."""
+        return task.identity()
 
     @abc.abstractmethod
-    def length(self, task: Task) -> int:
-        """Units of progress of each row of a task, at most."""
+    def num_bytes(self, task: Task) -> int:
+        """Returns the memory of a task's state, before any is allocated; refuses settings that cannot run."""
 
     @abc.abstractmethod
-    def needs(self, task: Task) -> Needs:
-        """Refuses settings that cannot run, and says what the task will need."""
+    def header(self, task: Task) -> str:
+        """Describes what is about to run."""
 
     @abc.abstractmethod
     def run(self, task: Task, context: "run_context.RunContext") -> None:
         """Runs a task to its end, from its checkpoint if there is one."""
 
     def is_done(self, row: dict[str, str], directory: "run_directory.RunDirectory") -> bool:
-        """Whether a row of an earlier run need not be run again."""
-        del directory
+        """Returns whether a row of an earlier run need not be run again."""
         return not row.get("error")
 
-    def failure(self, message: str) -> dict[str, Any]:
-        """The columns of results.csv that say that a run failed."""
-        return {"error": message}
-
     @abc.abstractmethod
-    def summary(self, row: dict[str, Any], settings: Sequence[str] = ()) -> str:
-        """One line about a row of results.csv; `settings` names further columns to show."""
+    def outcome(self, row: dict[str, Any]) -> str:
+        """Describes a row of results.csv without an error."""
+
+    def summary(self, row: dict[str, Any], shown: Sequence[str] = ()) -> str:
+        """Describes any row of results.csv in one line; `shown` names further columns to show."""
+        named = "".join(f" {name}={row[name]}" for name in shown if row[name] != "")
+        outcome = f"ERROR {row['error']}" if row.get("error") else self.outcome(row)
+        return f"{self.label.format(**row)}{named}: {outcome}"
 
     def conclusion(self, rows: Sequence[dict[str, str]], num_runs: int) -> str:
-        """One line about all rows."""
-        failed = sum(bool(row.get("error")) for row in rows)
-        failures = f", {failed} with an error" if failed else ""
-        return f"{len(rows) - failed} of {num_runs} runs finished{failures}"
+        """Describes all rows in one line, apart from how many have an error."""
+        return f"{sum(not row['error'] for row in rows)} of {num_runs} runs finished"
 
     def cell_summary(self, rows: Sequence[dict[str, str]]) -> dict[str, str]:
-        """Columns of the table that a sweep prints, about the rows of one cell."""
+        """Returns the columns of the table that a sweep prints, about the rows of one cell."""
         scores = [float(row[self.score]) for row in rows if row[self.score] != ""]
-        return {"runs": f"{len(scores)} of {len(rows)}", self.score: f"{np.mean(scores):.4g}" if scores else ""}
+        average = results.ratio(sum(scores), len(scores))
+        return {self.scored: f"{len(scores)} of {len(rows)}", self.score: str(average)}
 
-    def draw(self, directory: "run_directory.RunDirectory", task: Task) -> pathlib.Path | None:
-        """Draws what was measured; returns the picture's file."""
-        del directory, task
-        return None
+    def draw(  # noqa: B027  (without curves there is nothing to draw)
+        self, path: pathlib.Path, directory: "run_directory.RunDirectory", task: Task
+    ) -> None:
+        """Draws the rows of curve.csv."""
+
+    def command(self, task: Task, seed: int) -> str:
+        """Returns the command that gives a seed's row by itself: its columns and all that is not the default."""
+        problem = getattr(task.protocol, self.problem)
+        first = {"agent": task.agent, self.problem: str(problem), "seed": str(seed)}
+        settings = {**first, **dict(task.columns)}
+        for default, ours in (
+            (self.capped(self.configs(task.options)[task.agent](), task.protocol), task.config),
+            (self.resolve(self.protocol_class(**{self.problem: problem})), task.protocol),
+            (self.options_class(), task.options),
+        ):
+            for field in dataclasses.fields(default):
+                value = getattr(ours, field.name)
+                if value != getattr(default, field.name):
+                    settings.setdefault(field.name, config_lib.as_text(value))
+        arguments = [f"--{name}={value}" for name, value in settings.items() if value != ""]
+        name = task.name if task.is_cell else "_".join([self.name, *first.values()]).replace("/", "-")
+        return shlex.join(["python", f"experiments/run_{self.name}.py", *arguments, f"--logdir=logs/{name}"])
 
 
 def get(name: str) -> Experiment:
@@ -272,40 +236,50 @@ def get(name: str) -> Experiment:
 
 
 class Plan(NamedTuple):
-    """Everything there is to run into one directory.
-
-    Attributes:
-        experiment: the experiment.
-        tasks: all tasks, with one seed each.
-        logdir: the directory.
-        fingerprint: what its rows have in common.
-        key_fields: columns that tell rows apart.
-        result_fields: columns of results.csv.
-        curve_fields: columns of curve.csv; empty if it is not written.
-        records_failures: whether a failed run is a row; if not, the first failure ends the others.
-        extensible: parts of the fingerprint that may gain entries on resume.
-        notes: further entries of config.json.
-        is_sweep: whether tasks are cells of a sweep: progress counts runs, and settings that cannot run are rows.
-        shown: columns of results.csv that summaries name.
-        header: what is run, said first; by default what the largest task says of itself.
-        remark: a line after it.
-    """
+    """Everything there is to run into one directory."""
 
     experiment: Experiment
-    tasks: tuple[Task, ...]
+    tasks: tuple[Task, ...]  # with one seed each
     logdir: str
-    fingerprint: fingerprint_lib.Fingerprint
-    key_fields: tuple[str, ...]
-    result_fields: tuple[str, ...]
-    curve_fields: tuple[str, ...]
-    records_failures: bool
-    extensible: tuple[str, ...] = ()
-    notes: dict[str, Any] = {}
-    is_sweep: bool = False
-    shown: tuple[str, ...] = ()
-    header: str = ""
-    remark: str = ""
+    fingerprint: fingerprint_lib.Fingerprint  # what the rows have in common
+    key_fields: tuple[str, ...]  # columns of results.csv that tell rows apart
+    shown: tuple[str, ...] = ()  # columns that summaries name besides agent, problem and seed
+    notes: dict[str, Any] = {}  # further entries of config.json
+    header: str = ""  # what is run; by default what the largest task says of itself
+    remark: str = ""  # a line after the header
+
+    @property
+    def is_sweep(self) -> bool:
+        """Whether tasks are cells of a sweep: progress counts runs, and settings that cannot run are rows."""
+        return self.tasks[0].is_cell
+
+    @property
+    def result_fields(self) -> tuple[str, ...]:
+        """Columns of results.csv."""
+        if not self.is_sweep:
+            return self.experiment.result_fields
+        ends = ("error", "command")
+        known = (*self.key_fields, *ends)
+        return (*self.key_fields, *(name for name in self.experiment.result_fields if name not in known), *ends)
+
+    @property
+    def curve_fields(self) -> tuple[str, ...]:
+        """Columns of curve.csv; empty if it is not written."""
+        return () if self.is_sweep else self.experiment.curve_fields
+
+    @property
+    def records_failures(self) -> bool:
+        """Whether a failed run is a row; if not, the first failure ends the others."""
+        fields = self.experiment.result_fields
+        return self.is_sweep or "status" in fields or ("error" in fields and len(self.tasks) > 1)
+
+    def cells(self) -> list[list[Task]]:
+        """Returns the tasks that differ in nothing but the seed, together."""
+        cells: dict[Any, list[Task]] = {}
+        for task in self.tasks:
+            cells.setdefault(task.columns, []).append(task)
+        return list(cells.values())
 
     def key(self, row: dict[str, Any]) -> tuple[str, ...]:
-        """What tells a row of results.csv from the others."""
+        """Returns what tells a row of results.csv from the others."""
         return tuple(str(row[name]) for name in self.key_fields)

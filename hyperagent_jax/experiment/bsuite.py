@@ -8,10 +8,10 @@ import pathlib
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from hyperagent_jax import agents
+from hyperagent_jax import checks
 from hyperagent_jax import config as config_lib
 from hyperagent_jax import errors
 from hyperagent_jax import results
@@ -21,7 +21,6 @@ from hyperagent_jax.environments import bsuite_adapter
 from hyperagent_jax.experiment import base
 from hyperagent_jax.experiment import run_context
 from hyperagent_jax.experiment import run_directory
-from hyperagent_jax.runners import core as core_lib
 from hyperagent_jax.runners import loop as loop_lib
 
 # Steps between two looks at the clock.
@@ -44,14 +43,7 @@ class Protocol:
     max_episodes: int | None = None
 
     def __post_init__(self) -> None:
-        if self.max_episodes is not None and self.max_episodes < 1:
-            raise ValueError(f"max_episodes must be at least 1, got {self.max_episodes}")
-
-    @property
-    def num_episodes(self) -> int:
-        """Episodes to run."""
-        full = bsuite_adapter.num_episodes(self.bsuite_id)
-        return full if self.max_episodes is None else min(full, self.max_episodes)
+        checks.positive(self, "max_episodes")
 
 
 @functools.lru_cache(maxsize=8)
@@ -69,24 +61,14 @@ def make_program(task: base.Task) -> loop_lib.Program:
     return _make_program(task.agent, config, problem.spec)
 
 
-def num_bytes(task: base.Task) -> int:
-    """Memory the task's state will take, before any of it is allocated; 0 if its data is not here."""
-    try:
-        program, spec = make_program(task), bsuite_adapter.problem(task.protocol.bsuite_id).spec
-    except bsuite_adapter.MissingDataError:
-        return 0
-    observation = jnp.zeros(spec.observation_shape, jnp.float32 if spec.num_states is None else jnp.int32)
-    return core_lib.num_bytes(jax.eval_shape(program.init, jax.random.key(0), observation))
-
-
 class Bsuite(base.Experiment):
     """The experiment. bsuite's own logging writes one csv file per id to <logdir>/csv."""
 
     name = "bsuite"
-    script = "run_bsuite.py"
     protocol_class = Protocol
     problem = "bsuite_id"
     score = "total_return"
+    label = "{bsuite_id} {agent}"
     key_fields = ("bsuite_id",)
     result_fields = (
         "bsuite_id", "agent", "seed", "status", "reason", "episodes", "steps", "total_return", "num_params",
@@ -106,12 +88,22 @@ class Bsuite(base.Experiment):
         del identity["protocol"]  # which names the id, of which a folder may hold any number
         return {**identity, "seed": task.seeds[0], "max_episodes": task.protocol.max_episodes}
 
-    def length(self, task: base.Task) -> int:
-        return task.protocol.num_episodes
+    def length(self, protocol: Protocol) -> int:
+        full = bsuite_adapter.num_episodes(protocol.bsuite_id)
+        return full if protocol.max_episodes is None else min(full, protocol.max_episodes)
 
-    def needs(self, task: base.Task) -> base.Needs:
-        memory = num_bytes(task)
-        return base.Needs(memory, f"{task.agent} on bsuite, states of up to {memory / 1e6:.3g} MB")
+    def capped(self, config: Any, protocol: Protocol) -> Any:
+        return config  # `make_program` does it, so that ids of one folder share their config
+
+    def num_bytes(self, task: base.Task) -> int:
+        """Returns 0 if the task's data is not here."""
+        try:
+            return loop_lib.num_bytes(make_program(task))
+        except bsuite_adapter.MissingDataError:
+            return 0
+
+    def header(self, task: base.Task) -> str:
+        return f"{task.agent} on bsuite, states of up to {self.num_bytes(task) / 1e6:.3g} MB"
 
     def run(self, task: base.Task, context: run_context.RunContext) -> None:
         bsuite_id, (seed,) = task.protocol.bsuite_id, task.seeds
@@ -130,7 +122,7 @@ class Bsuite(base.Experiment):
             loop.restore(context.load(loop.like()))
         else:
             notes.update(timed_seconds=0.0, timed_steps=0, total_return=0.0)
-        target, has_learned = task.protocol.num_episodes, False
+        target, has_learned = self.length(task.protocol), False
         while loop.episodes < target:
             if context.should_stop():
                 context.save(loop.tree())
@@ -176,18 +168,13 @@ class Bsuite(base.Experiment):
             raise errors.UserError(f"{file} is cut short: delete it and run {row['bsuite_id']} again")
         return True
 
-    def failure(self, message: str) -> dict[str, Any]:
-        return {"status": results.FAILED, "reason": message, "error": message}
-
-    def summary(self, row: dict[str, Any], settings: Sequence[str] = ()) -> str:
-        named = "".join(f" {name}={row[name]}" for name in settings if row[name] != "")
-        name = f"{row['bsuite_id']} {row['agent']}{named}"
+    def outcome(self, row: dict[str, Any]) -> str:
         if row["status"] not in _DONE:
-            return f"{name}: {row['status'].upper()}, {row['reason']}"
+            return f"{row['status'].upper()}, {row['reason']}"
         note = f" ({row['status']}: {row['reason']})" if row["reason"] else ""
         rate = f", {float(row['steps_per_second']):,.0f} steps/s" if row["steps_per_second"] else ""
         average = float(row["total_return"]) / int(row["episodes"])
-        return f"{name}: {int(row['episodes']):,} episodes, mean return {average:.4g}{rate}{note}"
+        return f"{int(row['episodes']):,} episodes, mean return {average:.4g}{rate}{note}"
 
     def conclusion(self, rows: Sequence[dict[str, str]], num_runs: int) -> str:
         counts = collections.Counter(row["status"] for row in rows)

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 import os
 import pathlib
-import shlex
 import sys
 from typing import Any, NoReturn
 
@@ -13,8 +12,6 @@ from absl import logging
 import jax
 
 from hyperagent_jax import errors
-from hyperagent_jax import types
-from hyperagent_jax.experiment import base
 
 
 def define_run_flags(checkpoint_seconds: float = 60.0) -> None:
@@ -28,27 +25,9 @@ def define_run_flags(checkpoint_seconds: float = 60.0) -> None:
     flags.DEFINE_bool("progress", True, "Show a progress bar.")
 
 
-def define_seed_flags() -> None:
-    """Defines the flags that `seeds` reads."""
-    flags.DEFINE_integer("seed", 0, "First seed.", lower_bound=0, upper_bound=types.MAX_SEED)
-    flags.DEFINE_integer(
-        "num_seeds", 1, "Number of seeds: seed, seed + 1, ...", lower_bound=1, upper_bound=1_000_000
-    )
-
-
-def seeds() -> list[int]:
-    """The seeds to run."""
-    last = flags.FLAGS.seed + flags.FLAGS.num_seeds - 1
-    if last > types.MAX_SEED:
-        raise errors.UserError(f"--seed and --num_seeds go up to {last}; {types.MAX_SEED} is the largest")
-    return list(range(flags.FLAGS.seed, last + 1))
-
-
 def num_workers() -> int:
     """The number of processes to use."""
-    if flags.FLAGS.num_workers is not None:
-        return flags.FLAGS.num_workers
-    return num_cores() if jax.default_backend() == "cpu" else 1
+    return flags.FLAGS.num_workers or (num_cores() if jax.default_backend() == "cpu" else 1)
 
 
 def num_cores() -> int:
@@ -65,21 +44,12 @@ def use_compilation_cache() -> None:
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 
 
-def command(experiment: base.Experiment, task: base.Task, seed: int) -> str:
-    """The command that gives a seed's row by itself."""
-    columns = {"agent": task.agent, **task.columns_of(seed)}
-    first = {name: columns.pop(name) for name in ("agent", experiment.problem, "seed") if name in columns}
-    settings = {**first, **columns, **experiment.changed_settings(task)}
-    arguments = [f"--{name}={value}" for name, value in settings.items() if value != ""]
-    name = task.name if task.is_cell else "_".join([experiment.name, *first.values()]).replace("/", "-")
-    return shlex.join(["python", f"experiments/{experiment.script}", *arguments, f"--logdir=logs/{name}"])
-
-
-def print_table(fields: Sequence[str], rows: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+def print_table(rows: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """Prints rows as a table in Markdown, each as soon as it is there, and yields them."""
-    print("| " + " | ".join(fields) + " |\n" + "|---" * len(fields) + "|")
-    for row in rows:
-        print("| " + " | ".join(str(row[field]) for field in fields) + " |", flush=True)
+    for i, row in enumerate(rows):
+        if i == 0:
+            print("| " + " | ".join(row) + " |\n" + "|---" * len(row) + "|")
+        print("| " + " | ".join(map(str, row.values())) + " |", flush=True)
         yield row
 
 
@@ -88,20 +58,10 @@ def say_no_picture() -> None:
     print("no picture: matplotlib is not installed (pip install 'hyperagent_jax[sweep]')")
 
 
-def exit_code(completed: bool) -> int:
-    """The exit code of a run that was completed or stopped; says how to continue one that was stopped."""
-    if completed:
-        return 0
-    print("stopped; the same command with --resume continues from here", file=sys.stderr)
-    return 130
-
-
 def run(main: Callable[..., int | None], commands: Sequence[str] = ()) -> None:
-    """Parses flags and runs `main`; a UserError or bad flag ends in one line and exit code 2.
+    """Parses flags and runs `main`, with the one of `commands` that is given if there are any.
 
-    Args:
-        main: the program; takes the command if there are any.
-        commands: what the one argument that is not a flag may be.
+    A UserError or bad flag ends in one line and exit code 2.
     """
 
     def guarded(argv: list[str]) -> int | None:

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from hyperagent_jax import agents
+from hyperagent_jax import checks
 from hyperagent_jax import results
 from hyperagent_jax import types
 from hyperagent_jax.environments import bsuite_adapter
@@ -58,20 +59,13 @@ class Protocol:
     solved_return: float | None = None
 
     def __post_init__(self) -> None:
-        for name in ("size", "max_episodes", "eval_every", "eval_episodes"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        checks.positive(self, "size", "max_episodes", "eval_every", "eval_episodes")
         if self.max_episodes * self.size >= 2**31:
             raise ValueError(f"max_episodes must be at most {(2**31 - 1) // self.size} at this size")
         if self.solved_return is not None and math.isnan(self.solved_return):
             raise ValueError("solved_return must be a number, got nan")
         if self.mapping_seed is not None and not 0 <= self.mapping_seed < 2**32:
             raise ValueError(f"mapping_seed must be between 0 and {2**32 - 1}, got {self.mapping_seed}")
-
-    @property
-    def num_interactions(self) -> int:
-        """The most interactions of a run."""
-        return self.max_episodes * self.size
 
     def mapping_seed_of(self, seed: int) -> int:
         """Seed of the action mapping of a seed's environment."""
@@ -94,27 +88,9 @@ class Options:
     def __post_init__(self) -> None:
         if self.runner not in RUNNERS:
             raise ValueError(f"runner must be one of {', '.join(RUNNERS)}, got {self.runner!r}")
-        if self.seeds_per_group is not None and self.seeds_per_group < 1:
-            raise ValueError(f"seeds_per_group must be at least 1, got {self.seeds_per_group}")
+        checks.positive(self, "seeds_per_group")
         if self.runner == "loop" and (self.seeds_per_group or 1) > 1:
             raise ValueError("runner=loop steps one seed at a time: use seeds_per_group=1")
-
-
-def resolve(protocol: Protocol) -> Protocol:
-    """Returns the protocol with the return that counts as solved."""
-    if protocol.solved_return is not None:
-        return protocol
-    optimum = deep_sea.optimal_return(protocol.size, deterministic=not protocol.stochastic)
-    return dataclasses.replace(protocol, solved_return=round(0.8 * optimum if protocol.stochastic else optimum, 6))
-
-
-@functools.lru_cache(maxsize=32)
-def make(agent: str, config: Any, protocol: Protocol) -> tuple[Any, agents.Agent]:
-    """Makes environment and agent; refuses settings that the loop does not have."""
-    environment = deep_sea.make_deep_sea(protocol.size, deterministic=not protocol.stochastic)
-    made = agents.make_agent(agent, config, environment.spec)
-    core_lib.make_core(made)
-    return environment, made
 
 
 class ScanProgram:
@@ -150,7 +126,7 @@ class LoopProgram:
 
     def __init__(self, task: base.Task):
         protocol, (seed,) = task.protocol, task.seeds
-        _, self.agent = make(task.agent, task.config, protocol)
+        self.agent, *_ = make(task.agent, task.config, protocol)
         make_environment = functools.partial(
             bsuite_adapter.make_deep_sea,
             protocol.size,
@@ -190,7 +166,6 @@ class LoopProgram:
 
     def state(self, i: int) -> core_lib.SeedState:
         """The state of the only seed."""
-        del i
         return self.loop.agent.state
 
 
@@ -217,10 +192,17 @@ def _make_evaluate_all(protocol: Protocol, agent: agents.Agent) -> Callable[[Any
     return jax.vmap(evaluate_seed, (0, None))
 
 
-def _scan_functions(agent: agents.Agent, environment: Any, protocol: Protocol) -> tuple[Callable, Callable]:
-    """The functions init(seeds, mappings) and advance(states, start, num_steps), not yet compiled."""
-    runner = scan.make_runner(agent, environment)
-    evaluate_all = _make_evaluate_all(protocol, agent)
+@functools.lru_cache(maxsize=32)
+def make(agent: str, config: Any, protocol: Protocol) -> tuple[agents.Agent, Callable, Callable]:
+    """Makes an agent; refuses settings that the runner does not have.
+
+    Returns:
+        The agent, and the functions init(seeds, mappings) and advance(states, start, num_steps), not yet compiled.
+    """
+    environment = deep_sea.make_deep_sea(protocol.size, deterministic=not protocol.stochastic)
+    made = agents.make_agent(agent, config, environment.spec)
+    runner = scan.make_runner(made, environment)
+    evaluate_all = _make_evaluate_all(protocol, made)
 
     def init(seeds: jax.Array, mappings: jax.Array) -> core_lib.SeedState:
         return jax.vmap(lambda s, m: runner.init(jax.random.key(s), deep_sea.initial_state(m)))(seeds, mappings)
@@ -229,31 +211,23 @@ def _scan_functions(agent: agents.Agent, environment: Any, protocol: Protocol) -
         states, metrics = runner.run(states, start, num_steps)
         return states, metrics, evaluate_all(states, start + num_steps)
 
-    return init, advance
+    return made, init, advance
 
 
-def _init_shapes(size: int, num_seeds: int) -> tuple[jax.ShapeDtypeStruct, jax.ShapeDtypeStruct]:
-    shape = jax.ShapeDtypeStruct
-    return shape((num_seeds,), jnp.uint32), shape((num_seeds, size, size), jnp.int32)
+def state_shapes(agent: str, config: Any, protocol: Protocol, num_seeds: int) -> core_lib.SeedState:
+    """Returns the shapes of the states of some seeds."""
+    _, init, _ = make(agent, config, protocol)
+    seeds = jax.ShapeDtypeStruct((num_seeds,), jnp.uint32)
+    return jax.eval_shape(init, seeds, jax.ShapeDtypeStruct((num_seeds, protocol.size, protocol.size), jnp.int32))
 
 
 @functools.lru_cache(maxsize=4)
 def compile_scan(agent: str, config: Any, protocol: Protocol, num_seeds: int) -> tuple[agents.Agent, Any, Any]:
     """Compiles the scan runner; one program serves all groups of as many seeds."""
-    environment, made = make(agent, config, protocol)
-    init, advance = _scan_functions(made, environment, protocol)
-    shapes, counter = _init_shapes(protocol.size, num_seeds), jax.ShapeDtypeStruct((), jnp.int32)
-    states = jax.eval_shape(init, *shapes)
+    made, init, advance = make(agent, config, protocol)
+    states, counter = state_shapes(agent, config, protocol, num_seeds), jax.ShapeDtypeStruct((), jnp.int32)
     compiled = jax.jit(advance, donate_argnums=0).lower(states, counter, counter).compile()
     return made, jax.jit(init), compiled
-
-
-def num_bytes(task: base.Task) -> dict[str, int]:
-    """Memory the task's state will take, before any of it is allocated."""
-    environment, agent = make(task.agent, task.config, task.protocol)
-    init, _ = _scan_functions(agent, environment, task.protocol)
-    states = jax.eval_shape(init, *_init_shapes(task.protocol.size, len(task.seeds)))
-    return {"replay": core_lib.num_bytes(states.replay), "total": core_lib.num_bytes(states)}
 
 
 def value_maps(agent: agents.Agent, state: core_lib.SeedState, size: int) -> dict[str, np.ndarray]:
@@ -276,15 +250,19 @@ def value_maps(agent: agents.Agent, state: core_lib.SeedState, size: int) -> dic
     return {"value": np.asarray(mean).reshape(size, size), "uncertainty": np.asarray(std).reshape(size, size)}
 
 
+def _maps_file(folder: str, seed: int) -> pathlib.Path:
+    return pathlib.Path(folder) / "maps" / f"seed_{seed}.npz"
+
+
 class DeepSea(base.Experiment):
     """The experiment."""
 
     name = "deepsea"
-    script = "run_deepsea.py"
     protocol_class = Protocol
     options_class = Options
     problem = "size"
-    score = "episodes_to_learn"
+    score, scored = "episodes_to_learn", "solved"
+    label = "{agent} size {size} seed {seed}"
     result_fields = (
         "agent", "size", "seed", "solved", "episodes_to_learn", "interactions", "final_return", "num_params",
         "num_output_params", "compile_seconds", "train_seconds", "interactions_per_second",
@@ -292,10 +270,15 @@ class DeepSea(base.Experiment):
     curve_fields = ("seed", "interactions", "episodes", "train_return", "eval_return", "loss")
 
     def resolve(self, protocol: Protocol) -> Protocol:
-        return resolve(protocol)
+        """Returns the protocol with the return that counts as solved."""
+        if protocol.solved_return is not None:
+            return protocol
+        optimum = deep_sea.optimal_return(protocol.size, deterministic=not protocol.stochastic)
+        solved_return = round(0.8 * optimum if protocol.stochastic else optimum, 6)
+        return dataclasses.replace(protocol, solved_return=solved_return)
 
-    def num_interactions(self, protocol: Protocol) -> int:
-        return protocol.num_interactions
+    def length(self, protocol: Protocol) -> int:
+        return protocol.max_episodes * protocol.size
 
     def group_size(self, options: Options, num_seeds: int) -> int:
         is_single = jax.default_backend() == "cpu" or options.runner == "loop"
@@ -304,22 +287,22 @@ class DeepSea(base.Experiment):
     def identity(self, task: base.Task) -> dict[str, Any]:
         return {**super().identity(task), "runner": task.options.runner}
 
-    def length(self, task: base.Task) -> int:
-        return task.protocol.num_interactions
+    def num_bytes(self, task: base.Task) -> int:
+        return core_lib.num_bytes(state_shapes(task.agent, task.config, task.protocol, len(task.seeds)))
 
-    def needs(self, task: base.Task) -> base.Needs:
-        protocol, memory = task.protocol, num_bytes(task)
-        _, agent = make(task.agent, task.config, protocol)
-        text = (
+    def header(self, task: base.Task) -> str:
+        protocol = task.protocol
+        agent, *_ = make(task.agent, task.config, protocol)
+        replay = core_lib.num_bytes(state_shapes(task.agent, task.config, protocol, 1).replay)
+        return (
             f"{task.agent} on DeepSea {protocol.size}: {agents.count_params(agent):,} parameters, "
-            f"{memory['total'] / 1e6:.1f} MB per seed, of which the replay {memory['replay'] / 1e6:.1f} MB; "
+            f"{self.num_bytes(task) / 1e6:.1f} MB per seed, of which the replay {replay / 1e6:.1f} MB; "
             f"solved at {protocol.solved_return:g} over {protocol.eval_episodes} episodes, evaluated every "
             f"{protocol.eval_every:,} interactions, at most {protocol.max_episodes:,} episodes"
         )
-        return base.Needs(memory["total"], text)
 
     def run(self, task: base.Task, context: run_context.RunContext) -> None:
-        protocol, limit = task.protocol, task.protocol.num_interactions
+        protocol, limit = task.protocol, self.length(task.protocol)
         begin = time.perf_counter()
         program = make_program(task)
         compile_seconds = time.perf_counter() - begin
@@ -364,57 +347,46 @@ class DeepSea(base.Experiment):
                             interactions * len(task.seeds) / progress.train_seconds, 1
                         ),
                     }
-                    maps = value_maps(program.agent, program.state(i), protocol.size) if not task.is_cell else None
-                    context.add_result(seed, result, maps)
+                    if task.folder and not task.is_cell:
+                        maps = value_maps(program.agent, program.state(i), protocol.size)
+                        with results.writing(file := _maps_file(task.folder, seed)):
+                            file.parent.mkdir(parents=True, exist_ok=True)
+                            np.savez_compressed(file, **maps)  # type: ignore[arg-type]  # as in `checkpoint`
+                    context.add_result(seed, result)
             if context.is_save_due():
                 context.save(program.tree())
         context.finish()
 
-    def failure(self, message: str) -> dict[str, Any]:
-        return {"solved": False, "error": message}
-
-    def summary(self, row: dict[str, Any], settings: Sequence[str] = ()) -> str:
-        named = "".join(f" {name}={row[name]}" for name in settings if row[name] != "")
-        label = f"{row['agent']} size {row['size']} seed {row['seed']}{named}"
-        if row.get("error"):
-            return f"{label}: ERROR {row['error']}"
-        outcome = (
-            f"solved in {row['episodes_to_learn']} episodes"
-            if str(row["solved"]) == "True"
-            else f"NOT solved, return {row['final_return']}"
+    def outcome(self, row: dict[str, Any]) -> str:
+        is_solved = str(row["solved"]) == "True"
+        solved, failed = (
+            f"solved in {row['episodes_to_learn']} episodes",
+            f"NOT solved, return {row['final_return']}",
         )
         return (
-            f"{label}: {outcome} ({int(row['interactions']):,} interactions, {row['train_seconds']} s, "
-            f"{float(row['interactions_per_second']):,.0f}/s, compile {row['compile_seconds']} s)"
+            f"{solved if is_solved else failed} ({int(row['interactions']):,} interactions, "
+            f"{row['train_seconds']} s, {float(row['interactions_per_second']):,.0f}/s, "
+            f"compile {row['compile_seconds']} s)"
         )
 
     def conclusion(self, rows: Sequence[dict[str, str]], num_runs: int) -> str:
         solved = [int(row["episodes_to_learn"]) for row in rows if row["solved"] == "True"]
         is_one_cell = len({row["seed"] for row in rows}) == len(rows)
         average = f", mean episodes to learn {np.mean(solved):.1f}" if solved and is_one_cell else ""
-        failed = sum(bool(row.get("error")) for row in rows)
-        failures = f", {failed} with an error" if failed else ""
-        return f"{len(solved)} of {len(rows)} runs solved{average}{failures}"
+        return f"{len(solved)} of {len(rows)} runs solved{average}"
 
-    def cell_summary(self, rows: Sequence[dict[str, str]]) -> dict[str, str]:
-        solved = [int(row["episodes_to_learn"]) for row in rows if row["solved"] == "True"]
-        average = f"{np.mean(solved):.1f}" if solved else ""
-        return {"solved": f"{len(solved)} of {len(rows)}", "episodes_to_learn": average}
-
-    def draw(self, directory: run_directory.RunDirectory, task: base.Task) -> pathlib.Path | None:
+    def draw(self, path: pathlib.Path, directory: run_directory.RunDirectory, task: base.Task) -> None:
         from hyperagent_jax.analysis.deep_sea import plots
 
         seed = min(int(row["seed"]) for row in directory.rows("results"))
         try:
-            with np.load(directory.path / "maps" / f"seed_{seed}.npz") as arrays:
+            with np.load(_maps_file(task.folder, seed)) as arrays:
                 maps = {**arrays, "seed": seed}
         except (OSError, ValueError, zipfile.BadZipFile):
-            maps = None  # results are reported without maps when they were resumed; or the file was cut short
-        path = directory.path / "deepsea.png"
+            maps = None  # deleted or cut short
         kind = "Stochastic DeepSea" if task.protocol.stochastic else "DeepSea"
         title = f"{task.agent} on {kind} {task.protocol.size} x {task.protocol.size}"
         plots.single_run(path, title, directory.rows("curve"), maps, task.protocol.solved_return)
-        return path
 
 
 EXPERIMENT = DeepSea()

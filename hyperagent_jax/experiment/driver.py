@@ -1,7 +1,6 @@
 """The one driver: plans tasks from flags, executes plans, shows progress and writes rows."""
 
-import collections
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 import dataclasses
 import pathlib
 import re
@@ -11,7 +10,6 @@ from typing import Any
 
 from absl import flags
 import jax
-import numpy as np
 import tqdm
 
 from hyperagent_jax import checkpoint
@@ -38,20 +36,18 @@ _SAY_SECONDS = 60.0
 
 def define_flags(experiment: base.Experiment) -> None:
     """Defines the flags of an experiment's script."""
-    options_class, configs = experiment.options_class, experiment.configs()
+    configs = experiment.configs()
     flags.DEFINE_string("agent", "hyperagent", f"The agent: {', '.join(configs)}.")
-    if experiment.key_fields[-1] == "seed":
-        cli.define_seed_flags()
-    else:
-        description = "Seed of the agent, and of environments whose seed is left open."
-        flags.DEFINE_integer("seed", 0, description, lower_bound=0, upper_bound=types.MAX_SEED)
+    description = "First seed of the agent, and of environments whose seed is left open."
+    flags.DEFINE_integer("seed", 0, description, lower_bound=0, upper_bound=types.MAX_SEED)
+    if "seed" in experiment.key_fields:
+        description = "Number of seeds: seed, seed + 1, ..."
+        flags.DEFINE_integer("num_seeds", 1, description, lower_bound=1, upper_bound=1_000_000)
     place = _logdir(experiment, f"<{experiment.problem}>", "<agent>")
     flags.DEFINE_string("logdir", None, f"Folder of the results; default: {place}.")
     cli.define_run_flags(experiment.checkpoint_seconds)
-    config_lib.define_flags({"protocol": experiment.protocol_class})
-    if options_class is not None:
-        config_lib.define_flags({"options": options_class})
-    config_lib.define_flags(configs)
+    for group in ({"protocol": experiment.protocol_class}, {"options": experiment.options_class}, configs):
+        config_lib.define_flags(group)
     for module in (cli, config_lib):
         flags.adopt_module_key_flags(module)  # so that --help lists them
 
@@ -60,48 +56,37 @@ def _logdir(experiment: base.Experiment, problem: str, agent: str) -> str:
     return "logs/" + experiment.logdir.format(experiment=experiment.name, problem=problem, agent=agent)
 
 
-def _from_flags(name: str, cls: type) -> Any:
-    return config_lib.from_flags(name, cls, {name: cls}, FLAGS)
+def _seeds(experiment: base.Experiment) -> range:
+    last = FLAGS.seed + (FLAGS.num_seeds if "seed" in experiment.key_fields else 1) - 1
+    if last > types.MAX_SEED:
+        raise errors.UserError(f"--seed and --num_seeds go up to {last}; {types.MAX_SEED} is the largest")
+    return range(FLAGS.seed, last + 1)
 
 
 def plan_from_flags(experiment: base.Experiment) -> base.Plan:
     """Plans every problem and seed that the flags name."""
-    options = _from_flags("options", experiment.options_class) if experiment.options_class else None
+    options = config_lib.from_flags("options", {"options": experiment.options_class}, FLAGS)
     configs = experiment.configs(options)
     if FLAGS.agent not in configs:
         raise errors.UserError(f"unknown agent {FLAGS.agent!r}; choose one of {', '.join(configs)}")
-    given = _from_flags("protocol", experiment.protocol_class)
-    config = config_lib.from_flags(FLAGS.agent, configs[FLAGS.agent], configs, FLAGS)
-    seeds = cli.seeds() if experiment.key_fields[-1] == "seed" else [FLAGS.seed]
+    given = config_lib.from_flags("protocol", {"protocol": experiment.protocol_class}, FLAGS)
+    config = config_lib.from_flags(FLAGS.agent, configs, FLAGS)
     problem = getattr(given, experiment.problem)
-    logdir = FLAGS.logdir or re.sub(
-        r"[^\w./-]", "_", _logdir(experiment, str(problem).replace("/", "_"), FLAGS.agent)
-    )
+    default = _logdir(experiment, str(problem).replace("/", "_"), FLAGS.agent)
+    logdir = FLAGS.logdir or re.sub(r"[^\w./-]", "_", default)
     tasks = []
     for value in experiment.problems(problem):
         with errors.settings_are_the_users("--"):
             protocol = experiment.resolve(dataclasses.replace(given, **{experiment.problem: value}))
-        names = [name for name in experiment.key_fields if name != "seed"]
-        columns = tuple((name, str(getattr(protocol, name))) for name in names)
+        columns = tuple((name, str(getattr(protocol, name))) for name in experiment.key_fields if name != "seed")
         own = experiment.capped(config, protocol)
         tasks += [
             base.Task(experiment.name, FLAGS.agent, own, protocol, (seed,), options, columns, logdir)
-            for seed in seeds
+            for seed in _seeds(experiment)
         ]
-    shared = fingerprint_lib.make(
-        experiment.identity(tasks[0]), config=tasks[0].config, protocol=tasks[0].protocol
-    )
-    fails = "error" in experiment.result_fields or "status" in experiment.result_fields
-    return base.Plan(
-        experiment,
-        tuple(tasks),
-        logdir,
-        shared,
-        experiment.key_fields,
-        experiment.result_fields,
-        experiment.curve_fields,
-        records_failures=fails and (len(tasks) > 1 or "status" in experiment.result_fields),
-    )
+    identity = experiment.identity(tasks[0])
+    shared = fingerprint_lib.make(identity, config=tasks[0].config, protocol=tasks[0].protocol)
+    return base.Plan(experiment, tuple(tasks), logdir, shared, experiment.key_fields)
 
 
 class Display:
@@ -120,15 +105,14 @@ class Display:
         self._tasks = {task.name: task for task in tasks}
         # A resumed task repeats what it reported before; rows that are on file already stay as they are.
         self._results = {plan.key(row) for row in directory.rows("results")}
-        curve = directory.rows("curve") if plan.curve_fields else []
-        self._curve = {(*plan.key(row), int(row["interactions"])) for row in curve}
+        self._curve = {(*plan.key(row), int(row["interactions"])) for row in directory.rows("curve")}
         self._lengths = {
-            plan.key(task.columns_of(seed)): 1 if plan.is_sweep else plan.experiment.length(task)
+            plan.key(task.columns_of(seed)): 1 if plan.is_sweep else plan.experiment.length(task.protocol)
             for task in tasks
             for seed in task.seeds
         }
-        self._said_at = time.monotonic()
         self._reached = {key: 0 if plan.is_sweep else reached.get(key, 0) for key in self._lengths}
+        self._said_at = time.monotonic()
         total = sum(self._lengths.values())
         self._bar = tqdm.tqdm(
             initial=sum(self._reached.values()),
@@ -141,60 +125,54 @@ class Display:
             dynamic_ncols=True,
             file=sys.stderr,
         )
-
-    def _advance(self, key: tuple[str, ...], reached: int | None, text: str) -> None:
-        shown = {"agent", self._plan.experiment.problem, "seed", *self._plan.shown}
-        values = zip(self._plan.key_fields, key, strict=True)
-        label = " ".join(f"{name} {value}" for name, value in values if value and name in shown)
-        self._bar.set_postfix_str(f"{label} {text}".strip(), refresh=False)
-        if self._bar.disable and reached is not None and time.monotonic() - self._said_at >= _SAY_SECONDS:
-            self._said_at = time.monotonic()
-            print(f"{label}: {reached:,} {self._plan.experiment.unit}s {text}".strip(), flush=True)
-        if reached is not None and not self._plan.is_sweep:
-            self._bar.update(max(0, reached - self._reached[key]))
-            self._reached[key] = max(reached, self._reached[key])
+        self.close = self._bar.close
 
     def on_event(self, event: base.Event) -> None:
         """Takes one report of a task."""
         task = self._tasks[event.task]
-        key = self._plan.key(task.columns_of(event.seed))
         if event.kind == "note":
             self._bar.write(event.text, file=sys.stdout)
         elif event.kind == "finished":
-            if task.checkpoint:
-                checkpoint.delete(task.checkpoint)
+            checkpoint.delete(task.checkpoint)
         elif event.kind == "result":
-            self._add_result(task, event.seed, event.row, event.arrays)
+            self._add_result(task, event.seed, event.row)
         else:
+            key = self._plan.key(task.columns_of(event.seed))
             self._advance(key, event.reached, event.text)
-            if event.kind == "curve" and self._plan.curve_fields:
-                place = (*key, event.row["interactions"])
-                if key not in self._results and place not in self._curve:
-                    self._curve.add(place)
-                    self._directory.add("curve", self._plan.curve_fields, event.row)
+            is_new = key not in self._results and (*key, event.reached) not in self._curve
+            if event.kind == "curve" and self._plan.curve_fields and is_new:
+                self._curve.add((*key, event.reached))
+                self._directory.add("curve", self._plan.curve_fields, event.row)
+
+    def _advance(self, key: tuple[str, ...], reached: int, text: str) -> None:
+        plan = self._plan
+        shown = {"agent", plan.experiment.problem, "seed", *plan.shown}
+        values = zip(plan.key_fields, key, strict=True)
+        label = " ".join(f"{name} {value}" for name, value in values if value and name in shown)
+        self._bar.set_postfix_str(f"{label} {text}".strip(), refresh=False)
+        if self._bar.disable and time.monotonic() - self._said_at >= _SAY_SECONDS:
+            self._said_at = time.monotonic()
+            print(f"{label}: {reached:,} {plan.experiment.unit}s {text}".strip(), flush=True)
+        if not plan.is_sweep:
+            self._bar.update(max(0, reached - self._reached[key]))
+            self._reached[key] = max(reached, self._reached[key])
 
     def on_failure(self, task: base.Task, message: str) -> None:
         """Takes a task that failed: a row that says why, for each of its seeds."""
+        failure = {"solved": False, "status": results.FAILED, "reason": message, "error": message}
         for seed in task.seeds:
-            self._add_result(task, seed, self._plan.experiment.failure(message), None)
+            self._add_result(task, seed, failure)
 
-    def _add_result(
-        self, task: base.Task, seed: int, row: dict[str, Any], arrays: dict[str, np.ndarray] | None
-    ) -> None:
+    def _add_result(self, task: base.Task, seed: int, row: dict[str, Any]) -> None:
+        """Writes a row; what has no column in results.csv is left out."""
         columns = task.columns_of(seed)
         key = self._plan.key(columns)
         if key in self._results:
             return
-        if arrays is not None:
-            folder = self._directory.path / "maps"
-            with results.writing(folder):
-                folder.mkdir(exist_ok=True)
-                np.savez_compressed(folder / f"seed_{seed}.npz", **arrays)  # type: ignore[arg-type]
-        full = dict.fromkeys(self._plan.result_fields, "")
-        identified = {**columns, "agent": task.agent}
-        full |= {name: value for name, value in {**row, **identified}.items() if name in full}
-        if "command" in full:
-            full["command"] = cli.command(self._plan.experiment, task, seed)
+        experiment = self._plan.experiment
+        command = experiment.command(task, seed) if "command" in self._plan.result_fields else ""
+        known = {**row, **columns, "agent": task.agent, "command": command}
+        full = {name: known.get(name, "") for name in self._plan.result_fields}
         self._directory.add("results", self._plan.result_fields, full)
         self._results.add(key)
         if self._plan.is_sweep:
@@ -202,57 +180,41 @@ class Display:
         elif not self._bar.disable:  # what is left of its budget is not needed
             self._bar.total -= self._lengths[key] - self._reached[key]
             self._bar.refresh()
-        self._bar.write(self._plan.experiment.summary(full, self._plan.shown), file=sys.stdout)
-
-    def close(self) -> None:
-        """Ends the bar."""
-        self._bar.close()
+        self._bar.write(experiment.summary(full, self._plan.shown), file=sys.stdout)
 
 
-def run_task(task: base.Task, report: Any, should_stop: Any) -> None:
+def run_task(task: base.Task, report: Callable[[base.Event], None], should_stop: Callable[[], bool]) -> None:
     """Runs a task in a process that may have just begun."""
     cli.use_compilation_cache()
     base.get(task.experiment).run(task, run_context.RunContext(task, report, should_stop))
 
 
-def _grouped(
-    plan: base.Plan, missing: list[base.Task], checkpoints: pathlib.Path
-) -> tuple[list[base.Task], dict[tuple[str, ...], int]]:
+def _grouped(plan: base.Plan, missing: Sequence[base.Task]) -> tuple[list[base.Task], dict[tuple[str, ...], int]]:
     """Puts seeds of a cell together that run as one; a group that has a checkpoint stays as it was.
 
     Returns:
-        The tasks, with their checkpoints, and how far each row had come.
+        The tasks, and how far each row had come.
     """
-    tasks, reached = [], {}
-    cells: dict[Any, list[base.Task]] = {}
-    for task in missing:
-        cells.setdefault((task.columns, task.cell), []).append(task)
-    everyone: dict[Any, set[int]] = {}
-    for task in plan.tasks:
-        everyone.setdefault((task.columns, task.cell), set()).update(task.seeds)
-    saved = {}
-    for file in checkpoints.glob("*seeds[_=]*.npz"):
-        if (found := _saved(file, plan)) is not None:
-            saved[file] = found[1].get("seeds", [])
-    for cell, members in cells.items():
-        first, rest, every = members[0], {task.seeds[0] for task in members}, everyone[cell]
-        groups: list[tuple[int, ...]] = []
-        for file, seeds in sorted(saved.items(), key=lambda item: -len(item[1])):
-            group = tuple(seeds)
-            name = dataclasses.replace(first, seeds=group).name
-            if file.stem == name and set(group) <= every and set(group) & rest:
+    tasks, reached, saved = [], {}, {}
+    remaining = {(task.columns, task.seeds) for task in missing}
+    for file in (pathlib.Path(plan.logdir) / "checkpoints").glob("*seeds[_=]*.npz"):
+        if (found := _saved(file, plan)) and (seeds := found[1].get("seeds")):
+            saved[file.stem] = tuple(seeds)
+    for cell in plan.cells():
+        every = [task.seeds[0] for task in cell]
+        rest = [task.seeds[0] for task in cell if (task.columns, task.seeds) in remaining]
+        groups = []
+        for name, group in sorted(saved.items(), key=lambda item: -len(item[1])):
+            is_ours = dataclasses.replace(cell[0], seeds=group).name == name and {*group} <= {*every}
+            if is_ours and {*group} & {*rest}:
                 groups.append(group)
-                rest -= set(group)
-        width = plan.experiment.group_size(first.options, len(every))
-        others = [task.seeds[0] for task in members if task.seeds[0] in rest]
-        groups += [tuple(others[i : i + width]) for i in range(0, len(others), width)]
+                rest = [seed for seed in rest if seed not in group]
+        width = plan.experiment.group_size(cell[0].options, len(every))
+        groups += [tuple(rest[i : i + width]) for i in range(0, len(rest), width)]
         for group in groups:
-            task = dataclasses.replace(first, seeds=group)
-            file = checkpoints / f"{task.name}.npz"
-            tasks.append(
-                dataclasses.replace(task, checkpoint=str(file), checkpoint_seconds=FLAGS.checkpoint_seconds)
-            )
-            if file.exists() and (found := _saved(file, plan)) is not None:
+            task = dataclasses.replace(cell[0], seeds=group, checkpoint_seconds=FLAGS.checkpoint_seconds)
+            tasks.append(task)
+            if task.checkpoint.exists() and (found := _saved(task.checkpoint, plan)):
                 reached.update({plan.key(task.columns_of(seed)): found[0].reached for seed in group})
     return tasks, reached
 
@@ -267,72 +229,55 @@ def _saved(file: pathlib.Path, plan: base.Plan) -> tuple[run_context.Progress, d
         return None
 
 
-def _check(plan: base.Plan) -> tuple[base.Needs, dict[Any, str]]:
+def _check(plan: base.Plan) -> tuple[int, base.Task, dict[Any, str]]:
     """Refuses settings that cannot run, before anything is written.
 
     Returns:
-        What the largest task needs, and the cells of a sweep that cannot run, with the reason.
+        The memory of the largest group of seeds, one of them, and why cells of a sweep cannot run, by columns.
     """
     needs, refused = [], {}
-    counts = collections.Counter((task.columns, task.cell) for task in plan.tasks)
-    for cell, task in {task.cell: task for task in plan.tasks}.items():
+    for cell in plan.cells():
+        task = cell[0]
         try:
             with errors.settings_are_the_users():
-                own = plan.experiment.needs(task)
-            num_seeds = counts[task.columns, cell]
-            together = min(plan.experiment.group_size(task.options, num_seeds), num_seeds)
-            needs.append(own._replace(num_bytes=together * own.num_bytes))
-        except errors.UserError as error:
-            if not plan.is_sweep:
-                raise
-            refused[cell] = str(error)
+                num_bytes = plan.experiment.num_bytes(task)
         except Exception as error:
             if not plan.is_sweep:
                 raise
-            refused[cell] = workers.describe(error)  # a bug of one agent must not end a sweep over many
+            # A bug of one agent must not end a sweep over many.
+            is_known = isinstance(error, errors.UserError)
+            refused[task.columns] = str(error) if is_known else workers.describe(error)
+            continue
+        together = min(plan.experiment.group_size(task.options, len(cell)), len(cell))
+        needs.append((together * num_bytes, task))
     if not needs:
         raise errors.UserError(f"no combination of the grid can be run: {next(iter(refused.values()))}")
-    return max(needs, key=lambda one: one.num_bytes), refused
+    return *max(needs, key=lambda one: one[0]), refused
 
 
-def _print_header(plan: base.Plan, needs: base.Needs, done: Sequence[dict[str, str]]) -> None:
-    header = f"{plan.header}, states of up to {needs.num_bytes / 1e6:.3g} MB each" if plan.header else needs.text
-    print(f"{header}; results in {plan.logdir}")
-    if plan.remark:
-        print(plan.remark)
-    for row in done[:_MOST_SHOWN] if not plan.is_sweep else ():
-        print(f"{plan.experiment.summary(row, plan.shown)} [already there]")
-    if done:
-        print(f"{len(done)} of {len(plan.tasks)} runs are already there")
-
-
-def _print_table(plan: base.Plan, rows: Sequence[dict[str, str]]) -> None:
-    """Prints a line per cell of a sweep."""
-    cells: dict[tuple[str, ...], list[dict[str, str]]] = {}
+def _print_table(plan: base.Plan, rows: dict[tuple[str, ...], dict[str, str]]) -> None:
+    """Prints a line per cell of a sweep; `rows` are by their keys."""
     names = ("agent", plan.experiment.problem, *plan.shown)
-    order = {plan.key(task.columns_of(task.seeds[0])): i for i, task in enumerate(plan.tasks)}
-    for row in sorted(rows, key=lambda row: order[plan.key(row)]):
-        cells.setdefault(tuple(row[name] for name in names), []).append(row)
-    table = [
-        {
-            **dict(zip(names, cell, strict=True)),
-            **plan.experiment.cell_summary(members),
-            "errors": sum(bool(row["error"]) for row in members),
-        }
-        for cell, members in cells.items()
-    ]
+    table = []
+    for cell in plan.cells():
+        keys = [plan.key(task.columns_of(task.seeds[0])) for task in cell]
+        if own := [rows[key] for key in keys if key in rows]:
+            summary = plan.experiment.cell_summary(own)
+            table.append(
+                {**{x: own[0][x] for x in names}, **summary, "errors": sum(bool(r["error"]) for r in own)}
+            )
     print()
-    list(cli.print_table(list(table[0]), table))
+    list(cli.print_table(table))
     print()
 
 
 def execute(plan: base.Plan) -> int:
     """Runs what is missing of a plan, and returns the exit code."""
     experiment = plan.experiment
-    needs, refused = _check(plan)
+    num_bytes, largest, refused = _check(plan)
     num_workers = min(cli.num_workers(), len(plan.tasks))
     host_memory.require(
-        num_workers * needs.num_bytes,
+        num_workers * num_bytes,
         f"running {num_workers} at a time" if num_workers > 1 else "the run",
         "lower --replay_capacity, the sizes of the network or --num_workers",
     )
@@ -341,42 +286,44 @@ def execute(plan: base.Plan) -> int:
         plan.fingerprint,
         resume=FLAGS.resume,
         overwrite=FLAGS.overwrite,
-        extensible=plan.extensible,
+        extensible=("configs",) if plan.is_sweep else (),
         notes=plan.notes,
     )
     keys = {plan.key(task.columns_of(task.seeds[0])): task for task in plan.tasks}
-    directory.require_numbers("results", *({"seed", "interactions"} & {*plan.key_fields}))
+    directory.require_numbers("results", "seed")
     directory.filter_rows(
         "results", plan.result_fields, lambda row: plan.key(row) not in keys or experiment.is_done(row, directory)
     )
     done = {plan.key(row): row for row in directory.rows("results")}
-    _print_header(plan, needs, [row for key, row in done.items() if key in keys])
-    checkpoints = directory.path / "checkpoints"
-    missing = []
-    for key, task in keys.items():
-        if key in done:
-            checkpoint.delete(checkpoints / f"{task.name}.npz")  # killed between the row and this
-        elif task.cell not in refused:
-            missing.append(task)
-    tasks, reached = _grouped(plan, missing, checkpoints)
+    states = f", states of up to {num_bytes / 1e6:.3g} MB each"
+    print(f"{plan.header + states if plan.header else experiment.header(largest)}; results in {plan.logdir}")
+    if plan.remark:
+        print(plan.remark)
+    already = [key for key in done if key in keys]
+    for key in already:
+        checkpoint.delete(keys[key].checkpoint)  # killed between the row and this
+    for key in already[:_MOST_SHOWN] if not plan.is_sweep else ():
+        print(f"{experiment.summary(done[key])} [already there]")
+    if already:
+        print(f"{len(already)} of {len(plan.tasks)} runs are already there")
+    pending = {key: task for key, task in keys.items() if key not in done}
+    impossible = [task for task in pending.values() if task.columns in refused]
+    tasks, reached = _grouped(plan, [task for task in pending.values() if task.columns not in refused])
     if plan.curve_fields:
         # What was reported after the last checkpoint will be reported again.
         directory.require_numbers("curve", "seed", "interactions")
-        pending = {key for key in keys if key not in done}
         directory.filter_rows(
             "curve",
             plan.curve_fields,
             lambda row: plan.key(row) not in pending or int(row["interactions"]) <= reached.get(plan.key(row), 0),
         )
     for task in tasks:
-        at = reached.get(plan.key(task.columns_of(task.seeds[0])))
-        if at:
+        if at := reached.get(plan.key(task.columns_of(task.seeds[0]))):
             print(f"{task.name} resumes after {at:,} {experiment.unit}s")
-    impossible = [task for key, task in keys.items() if task.cell in refused and key not in done]
     display = Display(plan, directory, [*tasks, *impossible], reached)
     try:
         for task in impossible:
-            display.on_failure(task, f"refused: {refused[task.cell]}")
+            display.on_failure(task, f"refused: {refused[task.columns]}")
         completed = workers.run_tasks(
             run_task,
             tasks,
@@ -386,28 +333,28 @@ def execute(plan: base.Plan) -> int:
             # An accelerator serves one process at a time, and this one has it already.
             isolate=plan.records_failures and jax.default_backend() == "cpu",
             group=experiment.program,
-            seconds_to_save=120 + num_workers * needs.num_bytes / _DISK_BYTES_PER_SECOND,
+            seconds_to_save=120 + num_workers * num_bytes / _DISK_BYTES_PER_SECOND,
         )
     finally:
         display.close()
-    rows = [row for row in directory.rows("results") if plan.key(row) in keys]
+    rows = {key: row for row in directory.rows("results") if (key := plan.key(row)) in keys}
     if rows:
         if plan.is_sweep:
             _print_table(plan, rows)
-        print(f"{experiment.conclusion(rows, len(keys))}; {plan.logdir}/results.csv")
-        if plan.curve_fields and (picture := _draw(experiment, directory, plan.tasks[0])):
+        failed = sum(bool(row.get("error")) for row in rows.values())
+        failures = f", {failed} with an error" if failed else ""
+        print(f"{experiment.conclusion(list(rows.values()), len(keys))}{failures}; {plan.logdir}/results.csv")
+    if rows and plan.curve_fields:
+        picture = directory.path / f"{experiment.name}.png"
+        try:
+            experiment.draw(picture, directory, plan.tasks[0])
             print(f"picture: {picture}")
-    return cli.exit_code(completed)
-
-
-def _draw(
-    experiment: base.Experiment, directory: run_directory.RunDirectory, task: base.Task
-) -> pathlib.Path | None:
-    try:
-        return experiment.draw(directory, task)
-    except ImportError:
-        cli.say_no_picture()
-        return None
+        except ImportError:
+            cli.say_no_picture()
+    if completed:
+        return 0
+    print("stopped; the same command with --resume continues from here", file=sys.stderr)
+    return 130
 
 
 def main(experiment: base.Experiment) -> None:

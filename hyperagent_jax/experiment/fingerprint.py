@@ -11,12 +11,9 @@ def _json(value: Any) -> Any:
 
 
 class Fingerprint(NamedTuple):
-    """Settings that must agree for results to belong together.
+    """Settings that must agree for results to belong together, in nested dicts, as JSON has them.
 
-    Attributes:
-        settings: nested dicts of settings, as JSON has them.
-        defaults: nested like `settings`; the values that were in effect before a setting existed. A setting that
-            an older version did not record is taken to have that value.
+    A setting that an older version did not record is taken to have had the value in `defaults`.
     """
 
     settings: dict[str, Any]
@@ -32,18 +29,17 @@ class Fingerprint(NamedTuple):
 
 
 def make(settings: dict[str, Any], **configs: Any) -> Fingerprint:
-    """Makes a fingerprint.
+    """Makes a fingerprint of settings, and of the dataclasses, or dicts of them, that these were made from.
 
-    Args:
-        settings: everything that must agree.
-        **configs: the dataclasses among them, by the key that holds them; a field's default in the class that
-            defines it, whatever subclasses make of it, is what versions without the field did.
+    A field's default in the class that defines it, whatever subclasses make of it, is what older versions did.
     """
     return Fingerprint(_json(settings), {part: field_defaults(config) for part, config in configs.items()})
 
 
 def field_defaults(config: Any) -> dict[str, Any]:
-    """Returns every field's default in the class that defines it."""
+    """Returns every field's default in the class that defines it; of a dict of dataclasses, those of each."""
+    if isinstance(config, dict):
+        return {name: field_defaults(one) for name, one in config.items()}
     defaults: dict[str, Any] = {}
     for cls in reversed(type(config).__mro__):
         for name, field in getattr(cls, "__dataclass_fields__", {}).items():

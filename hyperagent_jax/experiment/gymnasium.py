@@ -1,23 +1,22 @@
 """Any gymnasium environment with discrete actions: train, evaluate every so often, report the last evaluation."""
 
-from collections.abc import Sequence
+import contextlib
 import dataclasses
 import functools
 import pathlib
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from hyperagent_jax import agents
+from hyperagent_jax import checks
 from hyperagent_jax import results
 from hyperagent_jax.environments import gymnasium_adapter
 from hyperagent_jax.environments import side_by_side
 from hyperagent_jax.experiment import base
 from hyperagent_jax.experiment import run_context
 from hyperagent_jax.experiment import run_directory
-from hyperagent_jax.runners import core as core_lib
 from hyperagent_jax.runners import evaluate
 from hyperagent_jax.runners import loop as loop_lib
 
@@ -42,9 +41,7 @@ class Protocol:
     eval_episodes: int = 10
 
     def __post_init__(self) -> None:
-        for name in ("steps", "eval_every", "eval_episodes"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        checks.positive(self, "steps", "eval_every", "eval_episodes")
 
 
 @functools.lru_cache(maxsize=8)
@@ -54,45 +51,33 @@ def make_program(agent: str, config: Any, env: str) -> loop_lib.Program:
     return loop_lib.make_program(agents.make_agent(agent, config, spec))
 
 
-def _evaluation_environments(protocol: Protocol, seed: int, number: int) -> side_by_side.SideBySide:
-    """Environments for an evaluation, whose random numbers are those of no training and no other evaluation."""
-    seeds = np.random.SeedSequence((seed, number)).generate_state(protocol.eval_episodes)
-    environments = [gymnasium_adapter.GymnasiumEnvironment(protocol.env, int(own)) for own in seeds]
-    return side_by_side.SideBySide(environments, environments[0].spec)
-
-
 class Gymnasium(base.Experiment):
     """The experiment."""
 
     name = "gymnasium"
-    script = "run_gymnasium.py"
     protocol_class = Protocol
     problem = "env"
     score = "final_return"
+    label = "{agent} on {env} seed {seed}"
     result_fields = (
         "env", "agent", "seed", "final_return", "best_return", "interactions", "episodes", "num_params",
         "train_seconds", "interactions_per_second", "error",
     )  # fmt: skip
     curve_fields = ("seed", "interactions", "episodes", "train_return", "eval_return", "eval_std", "loss")
 
-    def num_interactions(self, protocol: Protocol) -> int:
+    def length(self, protocol: Protocol) -> int:
         return protocol.steps
 
-    def length(self, task: base.Task) -> int:
-        return task.protocol.steps
+    def num_bytes(self, task: base.Task) -> int:
+        return loop_lib.num_bytes(make_program(task.agent, task.config, task.protocol.env))
 
-    def needs(self, task: base.Task) -> base.Needs:
-        program = make_program(task.agent, task.config, task.protocol.env)
-        spec = gymnasium_adapter.GymnasiumEnvironment(task.protocol.env, seed=0).spec
-        observation = jnp.zeros(spec.observation_shape, jnp.float32 if spec.num_states is None else jnp.int32)
-        memory = core_lib.num_bytes(jax.eval_shape(program.init, jax.random.key(0), observation))
-        protocol = task.protocol
-        text = (
-            f"{task.agent} on {protocol.env}: {agents.count_params(program.agent):,} parameters, "
-            f"{memory / 1e6:.1f} MB per seed; {protocol.steps:,} interactions, {protocol.eval_episodes} episodes "
-            f"every {protocol.eval_every:,}"
+    def header(self, task: base.Task) -> str:
+        protocol, agent = task.protocol, make_program(task.agent, task.config, task.protocol.env).agent
+        return (
+            f"{task.agent} on {protocol.env}: {agents.count_params(agent):,} parameters, "
+            f"{self.num_bytes(task) / 1e6:.1f} MB per seed; {protocol.steps:,} interactions, "
+            f"{protocol.eval_episodes} episodes every {protocol.eval_every:,}"
         )
-        return base.Needs(memory, text)
 
     def run(self, task: base.Task, context: run_context.RunContext) -> None:
         protocol, (seed,), progress = task.protocol, task.seeds, context.progress
@@ -116,12 +101,12 @@ class Gymnasium(base.Experiment):
             context.advance(loop.agent.steps, f"episode {loop.episodes}")
             context.check_loss(metrics.loss, f"{protocol.env} seed {seed}")
             if loop.agent.steps == due and not context.should_stop():
-                environments = _evaluation_environments(protocol, seed, due)
-                eval_key = jax.random.fold_in(key, due)
-                returns = play(
-                    loop.agent.variables(), environments, protocol.eval_episodes, eval_key, context.should_stop
-                )
-                environments.close()
+                # Environments whose random numbers are those of no training and no other evaluation.
+                seeds = np.random.SeedSequence((seed, due)).generate_state(protocol.eval_episodes)
+                made = [gymnasium_adapter.GymnasiumEnvironment(protocol.env, int(own)) for own in seeds]
+                variables, eval_key = loop.agent.variables(), jax.random.fold_in(key, due)
+                with contextlib.closing(side_by_side.SideBySide(made, made[0].spec)) as environments:
+                    returns = play(variables, environments, len(made), eval_key, context.should_stop)
                 if returns is None:
                     continue
                 loss, updates, train_returns, episodes = totals
@@ -152,23 +137,17 @@ class Gymnasium(base.Experiment):
         context.add_result(seed, result)
         context.finish()
 
-    def summary(self, row: dict[str, Any], settings: Sequence[str] = ()) -> str:
-        named = "".join(f" {name}={row[name]}" for name in settings if row[name] != "")
-        label = f"{row['agent']} on {row['env']} seed {row['seed']}{named}"
-        if row["error"]:
-            return f"{label}: ERROR {row['error']}"
+    def outcome(self, row: dict[str, Any]) -> str:
         return (
-            f"{label}: return {float(row['final_return']):,.1f} at the end, best evaluation "
+            f"return {float(row['final_return']):,.1f} at the end, best evaluation "
             f"{float(row['best_return']):,.1f} ({int(row['interactions']):,} interactions, "
             f"{float(row['interactions_per_second']):,.0f}/s)"
         )
 
-    def draw(self, directory: run_directory.RunDirectory, task: base.Task) -> pathlib.Path | None:
+    def draw(self, path: pathlib.Path, directory: run_directory.RunDirectory, task: base.Task) -> None:
         from hyperagent_jax.analysis import curves
 
-        path = directory.path / "gymnasium.png"
         curves.returns(path, f"{task.agent} on {task.protocol.env}", directory.rows("curve"))
-        return path
 
 
 EXPERIMENT = Gymnasium()

@@ -24,40 +24,30 @@ def _left_in_container(folder: str, limit: str, use: str) -> int | None:
     return left + sum(int(counts.get(name, 0)) for name in _CACHE)
 
 
-def available_bytes() -> int | None:
-    """Memory that this process could still take; None where the system does not say."""
-    amounts = []
+def _bytes_in(file: str, name: str) -> int | None:
+    """The amount of that name in a file of the system, which counts kilobytes; None where it does not say."""
     try:
-        for line in pathlib.Path("/proc/meminfo").read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                amounts.append(1024 * int(line.split()[1]))
+        for line in pathlib.Path(file).read_text().splitlines():
+            if line.startswith(f"{name}:"):
+                return 1024 * int(line.split()[1])
     except OSError:
         pass
-    for container in _CONTAINERS:
-        if (left := _left_in_container(*container)) is not None:
-            amounts.append(left)
-    return min(amounts) if amounts else None
+    return None
+
+
+def available_bytes() -> int | None:
+    """Memory that this process could still take; None where the system does not say."""
+    limits = [_bytes_in("/proc/meminfo", "MemAvailable"), *(_left_in_container(*one) for one in _CONTAINERS)]
+    return min((limit for limit in limits if limit is not None), default=None)
 
 
 def resident_bytes() -> int:
     """Memory that this process takes now; 0 where the system does not say."""
-    try:
-        for line in pathlib.Path("/proc/self/status").read_text().splitlines():
-            if line.startswith("VmRSS:"):
-                return 1024 * int(line.split()[1])
-    except OSError:
-        pass
-    return 0
+    return _bytes_in("/proc/self/status", "VmRSS") or 0
 
 
 def require(num_bytes: int, what: str, advice: str) -> None:
-    """Refuses to go on when there is less memory than that.
-
-    Args:
-        num_bytes: how much is wanted.
-        what: for what.
-        advice: what to do instead.
-    """
+    """Refuses to continue when there is less memory than that for `what`; `advice` says what to do instead."""
     available = available_bytes()
     if available is not None and num_bytes > available:
         raise errors.UserError(

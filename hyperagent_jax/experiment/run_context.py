@@ -19,21 +19,13 @@ _REPORT_SECONDS = 0.2
 
 @dataclasses.dataclass
 class Progress:
-    """Where a task stands; saved in its checkpoint.
+    """Where a task stands; saved in its checkpoint, with the rows it has reported."""
 
-    Attributes:
-        reached: interactions or episodes so far, in the experiment's unit.
-        train_seconds: time spent in `RunContext.training`.
-        curve: rows of curve.csv reported so far, with their seeds.
-        results: rows of results.csv reported so far, by seed.
-        notes: whatever else the experiment needs to continue, as JSON.
-    """
-
-    reached: int = 0
-    train_seconds: float = 0.0
-    curve: list[tuple[int, dict[str, Any]]] = dataclasses.field(default_factory=list)
-    results: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
-    notes: dict[str, Any] = dataclasses.field(default_factory=dict)
+    reached: int = 0  # in the experiment's unit
+    train_seconds: float = 0.0  # spent in `RunContext.training`
+    curve: list[tuple[int, dict[str, Any]]] = dataclasses.field(default_factory=list)  # with their seeds
+    results: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)  # by seed
+    notes: dict[str, Any] = dataclasses.field(default_factory=dict)  # what else the experiment must keep, as JSON
 
 
 def load_progress(path: pathlib.Path) -> tuple[Progress, dict[str, Any]]:
@@ -51,14 +43,7 @@ def load_progress(path: pathlib.Path) -> tuple[Progress, dict[str, Any]]:
 
 
 class RunContext:
-    """The surroundings of one running task.
-
-    Attributes:
-        task: the task.
-        should_stop: whether the user asked to stop; a task then saves and returns.
-        progress: where the task stands.
-        is_resumed: whether it continues from a checkpoint.
-    """
+    """The surroundings of one running task, which saves and returns once `should_stop()`."""
 
     def __init__(self, task: base.Task, report: Callable[[base.Event], None], should_stop: Callable[[], bool]):
         """Reads the task's checkpoint, if there is one, and reports its rows again.
@@ -68,17 +53,15 @@ class RunContext:
         self.task = task
         self.should_stop = should_stop
         self.progress = Progress()
+        self.is_resumed = bool(task.folder) and task.checkpoint.exists()
         self._report = report
-        self._path = pathlib.Path(task.checkpoint) if task.checkpoint else None
         self._fingerprint = task.fingerprint()
         self._saved_at = self._reported_at = time.monotonic()
-        self.is_resumed = False
-        if self._path is not None and self._path.exists():
-            self.is_resumed = True
-            self.progress, saved = load_progress(self._path)
+        if self.is_resumed:
+            self.progress, saved = load_progress(task.checkpoint)
             if self._fingerprint.difference(saved):
                 raise checkpoint.CheckpointError(
-                    f"checkpoint {self._path} was made with a different configuration: delete it"
+                    f"checkpoint {task.checkpoint} was made with a different configuration: delete it"
                 )
             for seed, row in self.progress.curve:
                 self._send("curve", seed, row=row, reached=row["interactions"])
@@ -90,8 +73,7 @@ class RunContext:
 
     def load(self, like: Any) -> Any:
         """Returns the arrays of the checkpoint of a resumed task; see `checkpoint.load`."""
-        assert self._path is not None  # what is resumed has a checkpoint
-        return checkpoint.load(self._path, like)
+        return checkpoint.load(self.task.checkpoint, like)
 
     @contextlib.contextmanager
     def training(self) -> Iterator[None]:
@@ -100,15 +82,10 @@ class RunContext:
         yield
         self.progress.train_seconds += time.perf_counter() - begin
 
-    @property
-    def is_report_due(self) -> bool:
-        """Whether the last report of progress was some time ago."""
-        return time.monotonic() - self._reported_at >= _REPORT_SECONDS
-
     def advance(self, reached: int, text: str = "") -> None:
         """Notes how far the task has come, and reports it now and then."""
         self.progress.reached = reached
-        if self.is_report_due:
+        if time.monotonic() - self._reported_at >= _REPORT_SECONDS:
             self._reported_at = time.monotonic()
             self._send("progress", self.task.seeds[0], reached=reached, text=text)
 
@@ -117,13 +94,13 @@ class RunContext:
         self.progress.curve.append((seed, row))
         self._send("curve", seed, row=row, reached=row["interactions"], text=text)
 
-    def add_result(self, seed: int, row: dict[str, Any], arrays: dict[str, np.ndarray] | None = None) -> None:
-        """Reports a seed's row of results.csv, and arrays to keep with it."""
+    def add_result(self, seed: int, row: dict[str, Any]) -> None:
+        """Reports a seed's row of results.csv."""
         self.progress.results[str(seed)] = row
-        self._send("result", seed, row=row, arrays=arrays)
+        self._send("result", seed, row=row)
 
     def is_done(self, seed: int) -> bool:
-        """Whether a seed's result was reported."""
+        """Returns whether a seed's result was reported."""
         return str(seed) in self.progress.results
 
     def note(self, text: str) -> None:
@@ -140,14 +117,14 @@ class RunContext:
             )
 
     def is_save_due(self, share: float = 1.0) -> bool:
-        """Whether that share of `checkpoint_seconds` has passed since the last checkpoint."""
+        """Returns whether that share of `checkpoint_seconds` has passed since the last checkpoint."""
         return time.monotonic() - self._saved_at >= share * self.task.checkpoint_seconds
 
     def save(self, tree: Any) -> None:
         """Writes a checkpoint."""
-        if self._path is not None:
+        if self.task.folder:
             facts = {"fingerprint": self._fingerprint.settings, "progress": dataclasses.asdict(self.progress)}
-            checkpoint.save(self._path, tree, facts)
+            checkpoint.save(self.task.checkpoint, tree, facts)
         self._saved_at = time.monotonic()
 
     def finish(self) -> None:

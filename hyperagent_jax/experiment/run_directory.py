@@ -27,26 +27,22 @@ class RunDirectory:
         extensible: Sequence[str] = (),
         notes: dict[str, Any] | None = None,
     ):
-        """Opens or makes the directory.
+        """Opens or makes the directory; results of different fingerprints never mix.
 
         Args:
             path: the directory.
-            fingerprint: the resolved configuration; results of different ones never mix.
+            fingerprint: the resolved configuration.
             resume: continue with what is there; None where that cannot be asked for.
             overwrite: delete results that are there.
             extensible: parts of the settings, dicts themselves, that may gain entries when a run is resumed.
             notes: further entries of config.json; those of a resumed run replace the old ones.
-
-        A run that is resumed elsewhere, or by another version, lists where under "resumed".
         """
         self.path = pathlib.Path(path)
         self._config = self.path / "config.json"
         self._lock()
         if resume and overwrite:
             raise errors.UserError("--resume and --overwrite are mutually exclusive: give one of them")
-        has_tables = self._check_ownership()
-        if self._config.exists() and not has_tables and not (self.path / "checkpoints").exists():
-            self._config.unlink()  # a run that ended before it had anything to show
+        self._check_ownership()
         record = {"identity": fingerprint.settings, **(notes or {})}
         if self._config.exists():
             if overwrite:
@@ -63,15 +59,12 @@ class RunDirectory:
         if not self._config.exists():
             record.update(origin)
         else:
+            # A run that is resumed elsewhere, or by another version, lists where.
             filed = [record, *record.get("resumed", [])][-1]
             if any(filed.get(part) != origin[part] for part in ("commit", "versions", "machine")):
                 record["resumed"] = [*record.get("resumed", []), origin]
-        unfinished = self._config.with_suffix(".unfinished")
-        with results.writing(self._config), open(unfinished, "w") as f:
+        with results.replacing(self._config) as f:
             f.write(json.dumps(record, indent=2) + "\n")
-            f.flush()
-            os.fsync(f.fileno())
-        os.replace(unfinished, self._config)
 
     def _lock(self) -> None:
         try:
@@ -86,20 +79,18 @@ class RunDirectory:
                 f"--logdir={self.path} is in use by another run: choose another --logdir"
             ) from error
 
-    def _check_ownership(self) -> bool:
-        """Refuses files of other programs; returns whether there are tables of ours."""
+    def _check_ownership(self) -> None:
+        """Refuses files of other programs; deletes the config.json of a run that ended before it had any."""
         tables = [name for name in self._TABLES if (self.path / name).exists()]
-        if not self._config.exists():
-            if any(self.path.glob("csv/*")):
-                raise errors.UserError(
-                    f"--logdir={self.path} holds logs of another program: choose another --logdir"
-                )
-            if tables:
-                raise errors.UserError(
-                    f"--logdir={self.path} holds a {tables[0]} without the config.json that says what it is of: "
-                    "choose another --logdir"
-                )
-        return bool(tables)
+        if self._config.exists():
+            if not tables and not (self.path / "checkpoints").exists():
+                self._config.unlink()
+            return
+        what = f"a {tables[0]} without the config.json that says what it is of" if tables else ""
+        if any(self.path.glob("csv/*")):
+            what = "logs of another program"
+        if what:
+            raise errors.UserError(f"--logdir={self.path} holds {what}: choose another --logdir")
 
     def close(self) -> None:
         """Lets other processes open the directory; also happens when this one ends."""

@@ -63,15 +63,13 @@ def _values(name: str, annotation: Any, entry: Any) -> list[Any]:
 class _Space:
     """The keys that grids of an experiment can have, with their types and defaults."""
 
-    def __init__(self, experiment: base.Experiment, configs: Mapping[str, Any] | None):
+    def __init__(self, experiment: base.Experiment):
         self.experiment = experiment
-        self._given = configs
-        self.configs = configs or experiment.configs()
-        protocol = config_lib.settings_of(experiment.protocol_class)
-        self.fixed = {"agent": "hyperagent", experiment.problem: protocol[experiment.problem].default, "seed": 0}
-        self.protocol = {name: setting for name, setting in protocol.items() if name != experiment.problem}
-        self.options = config_lib.settings_of(experiment.options_class) if experiment.options_class else {}
-        self.agents = {name: config_lib.settings_of(config) for name, config in self.configs.items()}
+        self.protocol = config_lib.settings_of(experiment.protocol_class)
+        problem = self.protocol.pop(experiment.problem)
+        self.fixed = {"agent": "hyperagent", experiment.problem: problem.default, "seed": 0}
+        self.options = config_lib.settings_of(experiment.options_class)
+        self.agents = {name: config_lib.settings_of(config) for name, config in experiment.configs().items()}
 
     def of(self, agent: str) -> dict[str, config_lib.Setting]:
         """The settings that runs of an agent have, besides agent, problem and seed."""
@@ -79,97 +77,75 @@ class _Space:
 
     def combinations(self, grid: Grid) -> list[dict[str, Any]]:
         """Checks a grid and returns all combinations of its values."""
+        problem = self.experiment.problem
         grid = {**grid, **{name: value for name, value in self.fixed.items() if name not in grid}}
         names = _values("agent", str, grid["agent"])
         for name in names:
-            if name not in self.configs:
-                raise errors.UserError(f"unknown agent {name!r}; choose one of {', '.join(self.configs)}")
+            if name not in self.agents:
+                raise errors.UserError(f"unknown agent {name!r}; choose one of {', '.join(self.agents)}")
         every = {key: setting.type for name in names for key, setting in self.of(name).items()}
-        kinds = {
-            "agent": str,
-            "seed": int,
-            self.experiment.problem: type(self.fixed[self.experiment.problem]),
-            **every,
-        }
+        kinds = {**{name: type(value) for name, value in self.fixed.items()}, **every}
         if unknown := [key for key in grid if key not in kinds]:
             raise errors.UserError(
                 f"the grid's {unknown[0]!r} is not a setting of {self.experiment.name} or of {', '.join(names)}; "
-                f"there are: {self.experiment.problem}, {', '.join(every)}"
+                f"there are: {problem}, {', '.join(every)}"
             )
         values = {key: _values(key, kinds[key], entry) for key, entry in grid.items()}
         for seed in values["seed"]:
             if not 0 <= seed <= types.MAX_SEED:
                 raise errors.UserError(f"seed must be between 0 and {types.MAX_SEED}, got {seed}")
         with errors.settings_are_the_users():
-            problems = [self.experiment.problems(value) for value in values[self.experiment.problem]]
-        values[self.experiment.problem] = list(dict.fromkeys(itertools.chain(*problems)))
-        # Seeds go last: they share a compiled program.
-        order = [key for key in values if key != "seed"] + ["seed"]
-        return [dict(zip(order, x, strict=True)) for x in itertools.product(*(values[key] for key in order))]
+            problems = [self.experiment.problems(value) for value in values[problem]]
+        values[problem] = list(dict.fromkeys(itertools.chain(*problems)))
+        values["seed"] = values.pop("seed")  # last: seeds share a compiled program
+        return [dict(zip(values, chosen, strict=True)) for chosen in itertools.product(*values.values())]
 
     def task(self, chosen: dict[str, Any], settings: Sequence[str], logdir: str) -> base.Task:
         """Makes the run of one combination; refuses values that are out of range."""
-        experiment, own = self.experiment, self.of(chosen["agent"])
+        experiment, agent, own = self.experiment, chosen["agent"], self.of(chosen["agent"])
 
         def pick(known: Mapping[str, Any]) -> dict[str, Any]:
             return {key: value for key, value in chosen.items() if key in known}
 
         with errors.settings_are_the_users():
-            options = experiment.options_class(**pick(self.options)) if experiment.options_class else None
+            options = experiment.options_class(**pick(self.options))
             problem = {experiment.problem: chosen[experiment.problem]}
             protocol = experiment.resolve(experiment.protocol_class(**problem, **pick(self.protocol)))
-            presets = self._given or experiment.configs(options)
-            config = presets[chosen["agent"]](**pick(self.agents[chosen["agent"]]))
-        defaults = {**own, **config_lib.settings_of(presets[chosen["agent"]])}
+            preset = experiment.configs(options)[agent]
+            config = experiment.capped(preset(**pick(self.agents[agent])), protocol)
+        defaults = {**own, **config_lib.settings_of(preset)}
         texts = {
             key: config_lib.as_text(chosen.get(key, defaults[key].default)) if key in own else ""
             for key in settings
         }
-        columns = {"agent": chosen["agent"], experiment.problem: str(chosen[experiment.problem]), **texts}
-        config = experiment.capped(config, protocol)
-        return base.Task(
-            experiment.name,
-            chosen["agent"],
-            config,
-            protocol,
-            (chosen["seed"],),
-            options,
-            tuple(columns.items()),
-            logdir,
-            is_cell=True,
-        )
+        columns = (("agent", agent), (experiment.problem, str(chosen[experiment.problem])), *texts.items())
+        seeds = (chosen["seed"],)
+        return base.Task(experiment.name, agent, config, protocol, seeds, options, columns, logdir, is_cell=True)
 
 
-def plan(
-    experiment: base.Experiment, grids: Sequence[Grid], logdir: str, configs: Mapping[str, Any] | None = None
-) -> base.Plan:
+def plan(experiment: base.Experiment, grids: Sequence[Grid], logdir: str) -> base.Plan:
     """Checks grids and plans their runs: smaller problems first, and the seeds of a cell one after the other.
 
-    Args:
-        experiment: what to run.
-        grids: map agent, problem, seed, and names of settings of the protocol, the options and the agents to a
-            value or a list of values. A key that only some of the grids have has its default in the others.
-        logdir: folder of the results.
-        configs: all agents and what makes their configs; by default the experiment's.
+    Grids map agent, problem, seed, and names of settings of the protocol, the options and the agents to a value or
+    a list of values. A key that only some of the grids have has its default in the others.
     """
-    space = _Space(experiment, configs)
+    space = _Space(experiment)
     combinations = [chosen for grid in grids for chosen in space.combinations(grid)]
     keys = dict.fromkeys(key for grid in grids for key in grid)
     settings = tuple(key for key in keys if key not in space.fixed)
-    sizes = [chosen[experiment.problem] for chosen in combinations]
-    if all(isinstance(size, int) for size in sizes):
-        combinations = sorted(combinations, key=lambda chosen: chosen[experiment.problem])
+    if isinstance(space.fixed[experiment.problem], int):
+        combinations.sort(key=lambda chosen: chosen[experiment.problem])
     tasks: dict[Any, base.Task] = {}
     for chosen in combinations:
         task = space.task(chosen, settings, logdir)
         tasks.setdefault((task.columns, task.seeds), task)
-    names = list(dict.fromkeys(task.agent for task in tasks.values()))
-    columns = [dict(task.columns) for task in tasks.values()]
-    varied = tuple(name for name in settings if len({own[name] for own in columns}) > 1)
-    fixed = "".join(f", {key}={columns[0][key]}" for key in settings if key not in varied and columns[0][key])
+    configs = {task.agent: experiment.configs()[task.agent]() for task in tasks.values()}
+    cells = [dict(columns) for columns in dict.fromkeys(task.columns for task in tasks.values())]
+    varied = tuple(name for name in settings if len({cell[name] for cell in cells}) > 1)
+    fixed = "".join(f", {key}={cells[0][key]}" for key in settings if key not in varied and cells[0][key])
     lacking = [
         f"{name} has no {', '.join(absent)}"
-        for name in names
+        for name in configs
         if (absent := [key for key in settings if key not in space.of(name)])
     ]
     remark = (
@@ -180,30 +156,18 @@ def plan(
         "experiment": "sweep",
         "grid_keys": sorted(settings),
         "protocol": {name: setting.default for name, setting in space.protocol.items() if name not in keys},
-        "configs": {name: dataclasses.asdict(space.configs[name]()) for name in names},
+        "configs": {name: dataclasses.asdict(config) for name, config in configs.items()},
     }
     if experiment.name != "deepsea":  # the only one there was before
         identity["of"] = experiment.name
-    first = next(iter(tasks.values()))
-    defaults = {
-        "protocol": fingerprint_lib.field_defaults(first.protocol),
-        "configs": {name: fingerprint_lib.field_defaults(space.configs[name]()) for name in names},
-    }
-    key_fields = (*space.fixed, *settings)
-    measured = [name for name in experiment.result_fields if name not in (*key_fields, "error", "command")]
     return base.Plan(
         experiment,
         tuple(tasks.values()),
         logdir,
-        fingerprint_lib.make(identity)._replace(defaults=defaults),
-        key_fields,
-        (*key_fields, *measured, "error", "command"),
-        curve_fields=(),
-        records_failures=True,
-        extensible=("configs",),
-        notes={"grid": grids[0] if len(grids) == 1 else list(grids)},
-        is_sweep=True,
+        fingerprint_lib.make(identity, protocol=next(iter(tasks.values())).protocol, configs=configs),
+        key_fields=(*space.fixed, *settings),
         shown=varied,
-        header=f"{len(tasks)} run(s) in {len({task.columns for task in tasks.values()})} cell(s){fixed}",
+        notes={"grid": grids[0] if len(grids) == 1 else list(grids)},
+        header=f"{len(tasks)} run(s) in {len(cells)} cell(s){fixed}",
         remark=remark if lacking else "",
     )

@@ -4,7 +4,7 @@ On a CPU small networks run fastest on one thread each (see BUILD_NOTES.md), so 
 processes there. On an accelerator one process with vmapped seeds is the better choice.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 import contextlib
 import multiprocessing
 from multiprocessing import connection as connection_lib
@@ -22,24 +22,16 @@ from hyperagent_jax import errors
 TaskFunction = Callable[[Any, Callable[[Any], None], Callable[[], bool]], None]
 
 
-class _StopSignal:
-    """True once the process was asked to end."""
-
-    def __init__(self, signals: Sequence[int]):
-        self._asked = False
-        self._before = {number: signal.signal(number, self._handle) for number in signals}
-
-    def close(self) -> None:
-        """Gives the signals back to whom they went before."""
-        for number, handler in self._before.items():
+@contextlib.contextmanager
+def _stop_signal(*numbers: int) -> Iterator[Callable[[], bool]]:
+    """Gives a function that is true once the process was asked to end; then gives the signals back."""
+    asked: list[int] = []
+    before = {number: signal.signal(number, lambda number, _: asked.append(number)) for number in numbers}
+    try:
+        yield lambda: bool(asked)
+    finally:
+        for number, handler in before.items():
             signal.signal(number, handler)
-
-    def _handle(self, number: int, frame: Any) -> None:
-        del number, frame
-        self._asked = True
-
-    def __call__(self) -> bool:
-        return self._asked
 
 
 def _end_with_parent() -> None:
@@ -68,7 +60,6 @@ def _work(function: TaskFunction, connection: connection_lib.Connection, keep_go
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent answers Ctrl-C for all
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    should_stop = _StopSignal([signal.SIGTERM])
 
     def send(kind: str, content: Any = None) -> None:
         try:
@@ -82,19 +73,20 @@ def _work(function: TaskFunction, connection: connection_lib.Connection, keep_go
         except EOFError:
             return None
 
-    send("ready")
-    while not should_stop() and (task := receive()) is not None:
-        try:
-            function(task, lambda event: send("event", event), should_stop)
-        except Exception as error:
-            if keep_going:
-                send("failed", _failure(error))
-                continue
-            if not isinstance(error, errors.UserError):
-                raise
-            send("failed", str(error))
-            return
-        send("stopped" if should_stop() else "done")
+    with _stop_signal(signal.SIGTERM) as should_stop:
+        send("ready")
+        while not should_stop() and (task := receive()) is not None:
+            try:
+                function(task, lambda event: send("event", event), should_stop)
+            except Exception as error:
+                if keep_going:
+                    send("failed", _failure(error))
+                    continue
+                if not isinstance(error, errors.UserError):
+                    raise
+                send("failed", str(error))
+                return
+            send("stopped" if should_stop() else "done")
 
 
 class _Worker:
@@ -164,7 +156,7 @@ def run_tasks(
         Whether all tasks ran; False when the user asked to stop.
     """
     num_workers = min(num_workers, len(tasks))
-    with contextlib.closing(_StopSignal([signal.SIGINT, signal.SIGTERM])) as should_stop:
+    with _stop_signal(signal.SIGINT, signal.SIGTERM) as should_stop:
         if num_workers > 1 or (isolate and tasks):
             return _run_in_processes(
                 function, tasks, num_workers, on_event, on_failure, group, should_stop, seconds_to_save
@@ -201,42 +193,35 @@ def _run_in_processes(
     workers: dict[Any, _Worker] = {}  # by their connections
     message: str | None = None
     deadline: float | None = None
+    lost = "a worker {}; --resume continues from its checkpoint"
 
     def start() -> None:
         worker = _Worker(function, keep_going=on_failure is not None)
         workers[worker.connection] = worker
 
     def next_task(worker: _Worker) -> Any:
-        if not waiting:
+        if not waiting or is_stopping():
             return None
         begun = [group(worker.task)] if worker.task is not None else []
         taken = [group(other.task) for other in workers.values() if other.task is not None]
         return waiting.pop(_choose([group(task) for task in waiting], begun, taken))
 
     def is_stopping() -> bool:
-        return deadline is not None or should_stop()
+        return bool(message) or should_stop()
 
     def fail(task: Any, text: str, text_of_all: str) -> None:
         nonlocal message
         if on_failure is not None:
             on_failure(task, text)
-        elif message is None:
-            message = text_of_all
-            waiting.clear()
-
-    def describe_loss(text: str) -> str:
-        return f"a worker {text}; --resume continues from its checkpoint"
-
-    def lose(task: Any, text: str) -> None:  # its process ended, and not because we wanted it to
-        fail(task, text, describe_loss(text))
+        else:
+            message = message or text_of_all
 
     try:
         for _ in range(num_workers):
             start()
         while workers:
-            if deadline is None and (message or should_stop()):
+            if deadline is None and is_stopping():
                 deadline = time.monotonic() + seconds_to_save
-                waiting.clear()
                 for worker in workers.values():
                     worker.process.terminate()  # SIGTERM: the task saves its state and returns
             if deadline is not None and time.monotonic() > deadline:
@@ -251,16 +236,16 @@ def _run_in_processes(
                     del workers[connection]
                     died = f"process died (exit code {content})"
                     if task is not None and not is_stopping():
-                        lose(task, died)
+                        fail(task, died, lost.format(died))
                     if waiting and not is_stopping():
                         if worker.has_begun:
                             start()
                         elif not workers:  # another one would end as soon
-                            message = describe_loss(died)
+                            message = lost.format(died)
                 elif kind == "stopped":
                     worker.task = None
                     if not is_stopping():
-                        lose(task, "process was asked to end")
+                        fail(task, asked := "process was asked to end", lost.format(asked))
                 else:  # ready, done or failed
                     if kind == "failed":
                         fail(task, content, content)

@@ -93,6 +93,14 @@ def make_program(agent: agents_base.Agent) -> Program:
     return Program(agent, init, steps_per_draw, jax.jit(draw), jax.jit(begin), learn_and_act, learns_after)
 
 
+def num_bytes(program: Program) -> int:
+    """Returns the memory of a loop's state, before any of it is allocated."""
+    spec = program.agent.spec
+    assert spec is not None  # what `agents.make_agent` makes has one
+    observation = jnp.zeros(spec.observation_shape, jnp.float32 if spec.num_states is None else jnp.int32)
+    return core_lib.num_bytes(jax.eval_shape(program.init, jax.random.key(0), observation))
+
+
 class OnlineAgent:
     """An agent that acts and learns step by step, in the interface of bsuite's baseline agents.
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 import dataclasses
 
+from hyperagent_jax import checks
 from hyperagent_jax.tabular import base
 from hyperagent_jax.tabular import bayes_ucbvi
 from hyperagent_jax.tabular import hyperagent
@@ -40,7 +41,7 @@ class Settings:
     num_ois: int = 5
 
     def __post_init__(self) -> None:
-        base.check_positive(self, "num_episodes")
+        checks.positive(self, "num_episodes")
         if self.prior_mean != "horizon":
             try:
                 float(self.prior_mean)

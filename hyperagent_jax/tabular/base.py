@@ -35,13 +35,6 @@ def size_of(mdp: mdps.FiniteMdp) -> Size:
     return Size(num_states, num_actions, horizon)
 
 
-def check_positive(config: Any, *names: str) -> None:
-    """Raises ValueError if one of these fields is less than 1."""
-    for name in names:
-        if getattr(config, name) < 1:
-            raise ValueError(f"{name} must be at least 1, got {getattr(config, name)}")
-
-
 class Episode(NamedTuple):
     """What an episode visits: `states` [H + 1] and `actions` [H]."""
 

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from hyperagent_jax import checks
 from hyperagent_jax import indices
 from hyperagent_jax import types
 from hyperagent_jax.tabular import base
@@ -54,7 +55,7 @@ class Config(PriorConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        base.check_positive(self, "index_dim", "num_ois")
+        checks.positive(self, "index_dim", "num_ois")
         if self.index_map not in INDEX_MAPS:
             raise ValueError(f"index_map must be one of {', '.join(INDEX_MAPS)}, got {self.index_map!r}")
 

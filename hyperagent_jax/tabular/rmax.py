@@ -4,6 +4,7 @@ import dataclasses
 
 import jax.numpy as jnp
 
+from hyperagent_jax import checks
 from hyperagent_jax import types
 from hyperagent_jax.tabular import base
 from hyperagent_jax.tabular import closed_form
@@ -23,7 +24,7 @@ class Config:
     min_visits: int = 1
 
     def __post_init__(self) -> None:
-        base.check_positive(self, "min_visits")
+        checks.positive(self, "min_visits")
 
 
 def make_agent(config: Config, size: base.Size) -> base.Agent:

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from hyperagent_jax import checks
 from hyperagent_jax import prng
 from hyperagent_jax import types
 from hyperagent_jax.tabular import agents as agents_lib
@@ -50,7 +51,7 @@ class Config(agents_lib.Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        base.check_positive(self, "num_seeds", "window")
+        checks.positive(self, "num_seeds", "window")
         agents_lib.check_names(self.agents)
         if min(self.sizes, default=0) < 1:
             raise ValueError("sizes must be whole numbers from 1 on")

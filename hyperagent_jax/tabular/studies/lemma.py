@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from hyperagent_jax import checks
 from hyperagent_jax import types
 from hyperagent_jax.tabular import base
 from hyperagent_jax.tabular import closed_form
@@ -44,7 +45,7 @@ class Config:
     index_dims: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        base.check_positive(self, "num_states", "num_actions", "horizon", "num_episodes", "num_seeds")
+        checks.positive(self, "num_states", "num_actions", "horizon", "num_episodes", "num_seeds")
         for index_dim in (self.bound, *self.index_dims):
             hyperagent.Config(self.beta, self.sigma, index_dim=index_dim)
 

@@ -5,7 +5,7 @@ import dataclasses
 import jax
 import numpy as np
 
-from hyperagent_jax.tabular import base
+from hyperagent_jax import checks
 from hyperagent_jax.tabular import hyperagent
 from hyperagent_jax.tabular import mdps
 from hyperagent_jax.tabular import one_hot
@@ -40,7 +40,7 @@ class Config:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        base.check_positive(self, "num_states", "num_actions", "num_transitions", "num_updates")
+        checks.positive(self, "num_states", "num_actions", "num_transitions", "num_updates")
         _ = self.prior
 
     @property

@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from hyperagent_jax import checks
 from hyperagent_jax import indices
 from hyperagent_jax import types
-from hyperagent_jax.tabular import base
 from hyperagent_jax.tabular import closed_form
 from hyperagent_jax.tabular import hyperagent
 from hyperagent_jax.tabular import mdps
@@ -37,7 +37,7 @@ class Config:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        base.check_positive(self, "num_samples")
+        checks.positive(self, "num_samples")
         hyperagent.Config(self.beta, self.sigma, index_dim=self.index_dim)
 
 

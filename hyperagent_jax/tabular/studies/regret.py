@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from hyperagent_jax import checks
 from hyperagent_jax import prng
 from hyperagent_jax import timing
 from hyperagent_jax import types
@@ -51,7 +52,7 @@ class Config(agents_lib.Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        base.check_positive(self, "num_seeds", "num_states", "num_actions", "horizon")
+        checks.positive(self, "num_seeds", "num_states", "num_actions", "horizon")
         if min(self.cost_episodes, default=1) < 1:
             raise ValueError(f"cost_episodes must be at least 1, got {min(self.cost_episodes)}")
         agents_lib.check_names(self.agents)

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from hyperagent_jax import checks
 from hyperagent_jax.tabular import base
 from hyperagent_jax.tabular import hyperagent
 from hyperagent_jax.tabular import mdps
@@ -36,7 +37,7 @@ class Config:
     numpy_seeds: int = 10
 
     def __post_init__(self) -> None:
-        base.check_positive(self, *(field.name for field in dataclasses.fields(self)))
+        checks.positive(self, *(field.name for field in dataclasses.fields(self)))
 
 
 def run(config: Config) -> dict[str, list[dict]]:
