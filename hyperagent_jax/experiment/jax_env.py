@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from hyperagent_jax import agents
+from hyperagent_jax import checks
 from hyperagent_jax import results
 from hyperagent_jax import types
 from hyperagent_jax.agents import minatar_presets
@@ -49,9 +50,7 @@ class Protocol:
     eval_max_steps: int = 2_500
 
     def __post_init__(self) -> None:
-        for name in ("steps", "num_envs", "eval_every", "eval_episodes", "eval_max_steps"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        checks.positive(self, "steps", "num_envs", "eval_every", "eval_episodes", "eval_max_steps")
         if self.steps >= 2**31:
             raise ValueError(f"steps must be less than 2**31, got {self.steps}")
 
@@ -71,8 +70,7 @@ class Options:
     def __post_init__(self) -> None:
         if self.preset not in PRESETS:
             raise ValueError(f"preset must be one of {', '.join(PRESETS)}, got {self.preset!r}")
-        if self.seeds_per_group is not None and self.seeds_per_group < 1:
-            raise ValueError(f"seeds_per_group must be at least 1, got {self.seeds_per_group}")
+        checks.positive(self, "seeds_per_group")
 
 
 @functools.lru_cache(maxsize=32)
@@ -106,6 +104,12 @@ def _functions(task: base.Task) -> tuple[Callable, Callable, Callable]:
     return init, runner.run, evaluate_all
 
 
+def _state_shapes(task: base.Task) -> core_lib.SeedState:
+    """Returns the shapes of the state of one seed."""
+    init, _, _ = _functions(task)
+    return jax.eval_shape(init, jax.ShapeDtypeStruct((1,), jnp.uint32))
+
+
 @functools.lru_cache(maxsize=4)
 def _compile(task: base.Task) -> tuple[Callable, Callable, Callable]:
     init, advance, evaluate_all = _functions(task)
@@ -116,11 +120,11 @@ class JaxEnv(base.Experiment):
     """The experiment."""
 
     name = "jax"
-    script = "run_jax.py"
     protocol_class = Protocol
     options_class = Options
     problem = "env"
     score = "final_return"
+    label = "{agent} on {env} seed {seed}"
     key_fields = ("env", "seed")
     result_fields = (
         "env", "agent", "seed", "final_return", "best_return", "mean_return", "interactions", "episodes",
@@ -139,7 +143,7 @@ class JaxEnv(base.Experiment):
             raise SystemExit(0)
         return list(dict.fromkeys(value.split(",")))
 
-    def num_interactions(self, protocol: Protocol) -> int:
+    def length(self, protocol: Protocol) -> int:
         return protocol.steps
 
     def group_size(self, options: Options, num_seeds: int) -> int:
@@ -150,21 +154,19 @@ class JaxEnv(base.Experiment):
         del identity["protocol"]["env"]  # of which a folder may hold any number
         return {**identity, "preset": task.options.preset}
 
-    def length(self, task: base.Task) -> int:
-        return task.protocol.steps
+    def num_bytes(self, task: base.Task) -> int:
+        return core_lib.num_bytes(_state_shapes(task))
 
-    def needs(self, task: base.Task) -> base.Needs:
+    def header(self, task: base.Task) -> str:
         made, _, _ = make(task.agent, task.config, task.protocol)
-        init, _, _ = _functions(task)
-        states = jax.eval_shape(init, jax.ShapeDtypeStruct((1,), jnp.uint32))
-        replay, total, protocol = core_lib.num_bytes(states.replay), core_lib.num_bytes(states), task.protocol
-        text = (
+        states, protocol = _state_shapes(task), task.protocol
+        replay, total = core_lib.num_bytes(states.replay), core_lib.num_bytes(states)
+        return (
             f"{task.agent} (preset {task.options.preset}) on {protocol.env}: {agents.count_params(made):,} "
             f"parameters, {total / 1e6:.1f} MB per seed, of which the replay {replay / 1e6:.1f} MB; "
             f"{protocol.steps:,} interactions in {protocol.num_envs} environment(s), {protocol.eval_episodes} "
             f"episodes every {protocol.eval_every:,}"
         )
-        return base.Needs(total, text)
 
     def run(self, task: base.Task, context: run_context.RunContext) -> None:
         protocol, progress, num_envs = task.protocol, context.progress, task.protocol.num_envs
@@ -245,25 +247,18 @@ class JaxEnv(base.Experiment):
             context.add_result(seed, result)
         context.finish()
 
-    def summary(self, row: dict[str, Any], settings: Sequence[str] = ()) -> str:
-        named = "".join(f" {name}={row[name]}" for name in settings if row[name] != "")
-        label = f"{row['agent']} on {row['env']} seed {row['seed']}{named}"
-        if row["error"]:
-            return f"{label}: ERROR {row['error']}"
+    def outcome(self, row: dict[str, Any]) -> str:
         rate = f", {float(row['interactions_per_second']):,.0f}/s" if row["interactions_per_second"] else ""
         return (
-            f"{label}: return {float(row['final_return']):,.2f} at the end, best evaluation "
+            f"return {float(row['final_return']):,.2f} at the end, best evaluation "
             f"{float(row['best_return']):,.2f} ({int(row['interactions']):,} interactions{rate})"
         )
 
-    def draw(self, directory: run_directory.RunDirectory, task: base.Task) -> pathlib.Path | None:
+    def draw(self, path: pathlib.Path, directory: run_directory.RunDirectory, task: base.Task) -> None:
         from hyperagent_jax.analysis import curves
 
-        path = directory.path / "jax.png"
-        curves.environments(
-            path, f"{task.agent}, preset {task.options.preset}", {task.agent: directory.rows("curve")}
-        )
-        return path
+        title = f"{task.agent}, preset {task.options.preset}"
+        curves.environments(path, title, {task.agent: directory.rows("curve")})
 
 
 EXPERIMENT = JaxEnv()
