@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from hyperagent_jax import errors
+from hyperagent_jax import types
 from hyperagent_jax.environments import gymnasium_adapter
 
 gymnasium = pytest.importorskip("gymnasium")
@@ -27,7 +28,7 @@ class Counter(gymnasium.Env):
 
 def test_termination_truncation_and_offsets():
     environment = gymnasium_adapter.GymnasiumEnvironment(Counter(), seed=0)
-    assert environment.spec == (2, (), 7)
+    assert environment.spec == types.EnvironmentSpec(2, (), 7)
     assert environment.action_spec().num_values == 2
     step = environment.reset()
     assert step.first() and step.observation == 3  # 0 is the fourth of -3 to 3
@@ -43,7 +44,7 @@ def test_termination_truncation_and_offsets():
 def test_the_same_seed_is_the_same_run():
     def play(seed):
         environment = gymnasium_adapter.GymnasiumEnvironment("CartPole-v1", seed)
-        assert environment.spec == (2, (4,), None)
+        assert environment.spec == types.EnvironmentSpec(2, (4,))
         seen = []
         for _ in range(3):  # the second and third start are random too, and follow from the seed
             step = environment.reset()
