@@ -106,3 +106,89 @@ def test_bad_input_is_one_line_and_writes_nothing(tmp_path, options, message):
 def test_environments_are_listed():
     done = _script("--env=list")
     assert done.returncode == 0 and "gymnax/CartPole-v1" in done.stdout.splitlines()
+
+
+@pytest.mark.timeout(600)
+def test_a_sweep_resumes_and_is_reported(tmp_path):
+    """Two cells of two seeds: rows, curves with the columns that tell runs apart, kill -9, a report."""
+    settings = {"eval_every": 2000, "eval_episodes": 3, "hidden_sizes": [8], "batch_size": 8, "min_replay": 40}
+    grid = {
+        "env": "explore/door_key_5",
+        "agent": ["hyperagent", "ddqn"],
+        "seed": [0, 1],
+        "steps": 20000,
+        **settings,
+    }
+    sweep = [sys.executable, str(SCRIPT.with_name("sweep.py")), "--experiment=jax", "--noprogress"]
+
+    def command(folder, *options):
+        return [*sweep, f"--grid={json.dumps(grid)}", "--num_workers=1", f"--logdir={folder}", *options]
+
+    unbroken, broken = tmp_path / "unbroken", tmp_path / "broken"
+    done = subprocess.run(command(unbroken), capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0 and "4 of 4 runs finished" in done.stdout, done.stderr
+    rows, curve = _rows(unbroken / "results.csv"), _rows(unbroken / "curve.csv")
+    cells = [("hyperagent", "0"), ("hyperagent", "1"), ("ddqn", "0"), ("ddqn", "1")]
+    assert [(row["agent"], row["seed"]) for row in rows] == cells
+    assert all(row["env"] == "explore/door_key_5" and row["error"] == "" for row in rows)
+    assert [(row["agent"], row["seed"], row["interactions"]) for row in curve] == [
+        (*cell, str(2000 * k)) for cell in cells for k in range(1, 11)
+    ]
+    for (
+        row
+    ) in rows:  # the return of a row is that of its last evaluation, and random actions rarely reach the goal
+        own = [point for point in curve if (point["agent"], point["seed"]) == (row["agent"], row["seed"])]
+        assert row["final_return"] == own[-1]["eval_return"] and own[0]["batch_size"] == "8"
+        assert 0.0 <= float(row["random_return"]) < 0.9
+
+    process = subprocess.Popen(command(broken, "--resume"), stdout=subprocess.DEVNULL, start_new_session=True)
+    deadline = time.monotonic() + 200
+    while time.monotonic() < deadline and process.poll() is None:
+        if (broken / "curve.csv").exists() and len(_rows(broken / "curve.csv")) >= 13:  # within the second run
+            break
+        time.sleep(0.005)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    assert 1 <= len(_rows(broken / "results.csv")) < 4
+    done = subprocess.run(command(broken, "--resume"), capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0 and "of 4 runs are already there" in done.stdout, done.stderr
+    for name in ("results.csv", "curve.csv"):
+        assert _without_times(broken / name) == _without_times(unbroken / name)
+
+    report = [
+        sys.executable,
+        str(SCRIPT.with_name("report.py")),
+        f"--results={broken}",
+        f"--out={tmp_path / 'out'}",
+    ]
+    done = subprocess.run(report, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0 and "4 runs in 1 environment(s)" in done.stdout, done.stderr
+    assert (tmp_path / "out" / "curves.png").exists() and len(_rows(tmp_path / "out" / "scores.csv")) == 2
+
+
+@pytest.mark.slow
+def test_bench(tmp_path):
+    pytest.importorskip("pgx")
+    arguments = ["--benchmark=minatar", "--steps=8", "--repeats=1", "--minatar_capacities=1000,2000"]
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT.with_name("bench.py")), *arguments, f"--logdir={tmp_path}"],
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stderr
+    rows = _rows(tmp_path / "bench.csv")
+    assert [(row["agent"], row["num_envs"], row["replay_capacity"]) for row in rows] == [
+        ("hyperagent", "1", "100000"),
+        ("ddqn", "1", "100000"),
+        ("hyperagent", "8", "100000"),
+        ("hyperagent", "1", "1000"),
+        ("hyperagent", "1", "2000"),
+    ]
+    assert all(float(row["step_us"]) > 0 and float(row["game_us"]) > 0 for row in rows)
+    for text in (
+        "hyperagent against ddqn: ",
+        "8 games side by side: ",
+        "replay of 2,000 against 1,000 transitions: ",
+    ):
+        assert text in done.stdout
