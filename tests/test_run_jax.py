@@ -108,62 +108,69 @@ def test_environments_are_listed():
     assert done.returncode == 0 and "gymnax/CartPole-v1" in done.stdout.splitlines()
 
 
-@pytest.mark.timeout(600)
+SWEEP = {
+    "env": "explore/door_key_5", "seed": 1, "steps": 6000, "eval_every": 2000, "eval_episodes": 3,
+    "hidden_sizes": [8], "batch_size": 8, "min_replay": 40,
+}  # fmt: skip
+
+
+def _sweep(folder, *options, **grid):
+    """The command of a sweep."""
+    text = json.dumps({**SWEEP, **grid})
+    script = [sys.executable, str(SCRIPT.with_name("sweep.py")), "--experiment=jax", "--noprogress"]
+    return [*script, f"--grid={text}", "--num_workers=1", f"--logdir={folder}", *options]
+
+
+def _run(command):
+    return subprocess.run(command, capture_output=True, text=True, timeout=240)
+
+
+@pytest.mark.timeout(600)  # several starts of a script
 def test_a_sweep_resumes_and_is_reported(tmp_path):
-    """Two cells of two seeds: rows, curves with the columns that tell runs apart, kill -9, a report."""
-    settings = {"eval_every": 2000, "eval_episodes": 3, "hidden_sizes": [8], "batch_size": 8, "min_replay": 40}
-    grid = {
-        "env": "explore/door_key_5",
-        "agent": ["hyperagent", "ddqn"],
-        "seed": [0, 1],
-        "steps": 20000,
-        **settings,
-    }
-    sweep = [sys.executable, str(SCRIPT.with_name("sweep.py")), "--experiment=jax", "--noprogress"]
-
-    def command(folder, *options):
-        return [*sweep, f"--grid={json.dumps(grid)}", "--num_workers=1", f"--logdir={folder}", *options]
-
-    unbroken, broken = tmp_path / "unbroken", tmp_path / "broken"
-    done = subprocess.run(command(unbroken), capture_output=True, text=True, timeout=240)
-    assert done.returncode == 0 and "4 of 4 runs finished" in done.stdout, done.stderr
-    rows, curve = _rows(unbroken / "results.csv"), _rows(unbroken / "curve.csv")
-    cells = [("hyperagent", "0"), ("hyperagent", "1"), ("ddqn", "0"), ("ddqn", "1")]
-    assert [(row["agent"], row["seed"]) for row in rows] == cells
-    assert all(row["env"] == "explore/door_key_5" and row["error"] == "" for row in rows)
-    assert [(row["agent"], row["seed"], row["interactions"]) for row in curve] == [
-        (*cell, str(2000 * k)) for cell in cells for k in range(1, 11)
+    """A cell, then two: rows, curves with the columns that tell runs apart, a report."""
+    folder, out = tmp_path / "sweep", tmp_path / "out"
+    done = _run(_sweep(folder, agent="ddqn"))
+    assert done.returncode == 0 and "1 of 1 runs finished" in done.stdout, done.stderr
+    before = _rows(folder / "curve.csv")
+    done = _run(_sweep(folder, "--resume", agent=["ddqn", "hyperagent"]))
+    assert done.returncode == 0 and "1 of 2 runs are already there" in done.stdout, done.stderr
+    assert "2 of 2 runs finished" in done.stdout
+    rows, curve = _rows(folder / "results.csv"), _rows(folder / "curve.csv")
+    assert [(row["agent"], row["env"], row["seed"], row["error"]) for row in rows] == [
+        (agent, "explore/door_key_5", "1", "") for agent in ("ddqn", "hyperagent")
     ]
-    for (
-        row
-    ) in rows:  # the return of a row is that of its last evaluation, and random actions rarely reach the goal
-        own = [point for point in curve if (point["agent"], point["seed"]) == (row["agent"], row["seed"])]
-        assert row["final_return"] == own[-1]["eval_return"] and own[0]["batch_size"] == "8"
-        assert 0.0 <= float(row["random_return"]) < 0.9
+    assert curve[:3] == before and list(curve[0])[:4] == ["agent", "env", "seed", "steps"]
+    assert [(row["agent"], row["seed"], row["batch_size"], row["interactions"]) for row in curve] == [
+        (agent, "1", "8", str(2000 * k)) for agent in ("ddqn", "hyperagent") for k in (1, 2, 3)
+    ]
+    for row, last in zip(rows, (curve[2], curve[5]), strict=True):
+        assert row["final_return"] == last["eval_return"]
+        assert 0.0 <= float(row["random_return"]) < 0.9  # random actions rarely reach the goal
+    done = _run([sys.executable, str(SCRIPT.with_name("report.py")), f"--results={folder}", f"--out={out}"])
+    assert done.returncode == 0 and "2 runs in 1 environment(s)" in done.stdout, done.stderr
+    assert (out / "curves.png").exists() and len(_rows(out / "scores.csv")) == 2
 
-    process = subprocess.Popen(command(broken, "--resume"), stdout=subprocess.DEVNULL, start_new_session=True)
+
+@pytest.mark.slow
+def test_a_killed_sweep_equals_an_unbroken_one(tmp_path):
+    unbroken, broken = tmp_path / "unbroken", tmp_path / "broken"
+    grid = {"agent": ["hyperagent", "ddqn"], "seed": [0, 1], "steps": 40_000}
+    done = _run(_sweep(unbroken, **grid))
+    assert done.returncode == 0 and "4 of 4 runs finished" in done.stdout, done.stderr
+    command = _sweep(broken, "--resume", **grid)
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True)
     deadline = time.monotonic() + 200
     while time.monotonic() < deadline and process.poll() is None:
-        if (broken / "curve.csv").exists() and len(_rows(broken / "curve.csv")) >= 13:  # within the second run
+        if (broken / "curve.csv").exists() and len(_rows(broken / "curve.csv")) >= 25:  # within the second run
             break
         time.sleep(0.005)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     assert 1 <= len(_rows(broken / "results.csv")) < 4
-    done = subprocess.run(command(broken, "--resume"), capture_output=True, text=True, timeout=240)
+    done = _run(command)
     assert done.returncode == 0 and "of 4 runs are already there" in done.stdout, done.stderr
     for name in ("results.csv", "curve.csv"):
         assert _without_times(broken / name) == _without_times(unbroken / name)
-
-    report = [
-        sys.executable,
-        str(SCRIPT.with_name("report.py")),
-        f"--results={broken}",
-        f"--out={tmp_path / 'out'}",
-    ]
-    done = subprocess.run(report, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0 and "4 runs in 1 environment(s)" in done.stdout, done.stderr
-    assert (tmp_path / "out" / "curves.png").exists() and len(_rows(tmp_path / "out" / "scores.csv")) == 2
 
 
 @pytest.mark.slow

@@ -214,7 +214,6 @@ NUM_ENVS = 7  # divides the capacity
         # The six arrays of transitions, and with a stored prior two more.
         ("prioritized", VARIANTS["prioritized"], 6),
         ("stored prior", {"n_step": 3, "update_period": 2 * NUM_ENVS}, 8 + 1),
-        ("stored prior", {"update_period": 1}, 8),
     ],
 )
 def test_the_replay_is_never_copied_with_several_environments(name, settings, num_arrays):
