@@ -79,21 +79,23 @@ def pump(observation):
     return 2 if observation[1] >= 0 else 0
 
 
-def test_mountain_car_is_gymnasiums():
+@pytest.mark.parametrize("is_scaled", [False, True])
+def test_mountain_car_is_gymnasiums(is_scaled):
     gymnasium = pytest.importorskip("gymnasium")
     theirs = gymnasium.make("MountainCar-v0").unwrapped
+    scale = np.array([0.9, 0.07]) if is_scaled else 1.0
+    shift = np.array([-0.3, 0.0]) if is_scaled else 0.0
     for policy, cost in ((pump, 0.0), (lambda o: 1, 0.001), (lambda o: 2 * (o[0] < -0.5), 0.001)):
-        environment = classic_control.make_mountain_car(cost)
+        environment = classic_control.make_mountain_car(cost, is_scaled=is_scaled)
         (episode,) = play(environment, policy)
         (_, start), *steps = episode
         theirs.reset(seed=0)
-        theirs.state = (float(start.observation[0]) * 0.9 - 0.3, 0.0)
-        assert -0.6 <= theirs.state[0] <= -0.4
+        theirs.state = tuple((np.asarray(start.observation, float) * scale + shift).tolist())
+        assert -0.6 <= theirs.state[0] <= -0.4 and theirs.state[1] == 0.0
         for t, (action, timestep) in enumerate(steps):
-            (position, velocity), _, terminated, _, _ = theirs.step(int(action))
-            np.testing.assert_allclose(
-                timestep.observation, [(position + 0.3) / 0.9, velocity / 0.07], atol=2e-3, rtol=1e-3
-            )
+            observation, _, terminated, _, _ = theirs.step(int(action))
+            shown = np.asarray(timestep.observation) * scale + shift
+            np.testing.assert_allclose(shown, observation, atol=1e-4)
             assert float(timestep.discount) == 1.0 - terminated
             assert bool(timestep.last) == (terminated or t == 199)
             assert float(timestep.reward) == pytest.approx(terminated - cost * (action != 1))

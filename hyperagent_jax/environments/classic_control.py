@@ -25,20 +25,22 @@ class MountainCarState(NamedTuple):
     steps: types.Array
 
 
-def make_mountain_car(push_cost: float = 0.0, max_steps: int = 200) -> base.Environment:
+def make_mountain_car(push_cost: float = 0.0, max_steps: int = 200, is_scaled: bool = False) -> base.Environment:
     """Makes MountainCar with gymnasium's dynamics and a reward of 1 at the goal, where the episode terminates.
 
-    Observations are position and velocity, both scaled to [-1, 1].
+    Observations are gymnasium's: position in [-1.2, 0.6] and velocity in [-0.07, 0.07].
 
     Args:
         push_cost: cost of a step that pushes to the left (action 0) or to the right (action 2).
         max_steps: episodes are truncated after this many steps.
+        is_scaled: whether observations are scaled to [-1, 1] instead, which makes the velocity easier to see.
     """
     low, high = _POSITIONS
 
     def observe(state: MountainCarState) -> types.Array:
-        centred = (2 * state.position - (low + high)) / (high - low)
-        return jnp.stack([centred, state.velocity / _MAX_SPEED])
+        if not is_scaled:
+            return jnp.stack([state.position, state.velocity])
+        return jnp.stack([(2 * state.position - (low + high)) / (high - low), state.velocity / _MAX_SPEED])
 
     def reset(state: MountainCarState | None, noise: types.Array) -> tuple[MountainCarState, base.TimeStep]:
         del state

@@ -56,6 +56,7 @@ _ENVIRONMENTS: dict[str, Callable[[], base.Environment]] = {
     "door_key_16_fixed": lambda: door_key.make_door_key(16, layout_seed=0),
     "mountain_car": classic_control.make_mountain_car,
     "mountain_car_cost": lambda: classic_control.make_mountain_car(PUSH_COST),
+    "mountain_car_scaled": lambda: classic_control.make_mountain_car(is_scaled=True),
     "river_swim": finite.make_river_swim,
     "swingup": classic_control.make_swingup,
 }
