@@ -34,7 +34,8 @@ class Protocol:
     """How a run in an environment on device is made and measured.
 
     Attributes:
-        env: the environment: library/name, several with commas, or "list" to list them.
+        env: the environment: library/name, several with commas, or "list" to list them; or module:function of
+            your own, which returns an Environment.
         steps: interactions, all environments together.
         num_envs: copies of the environment that step side by side.
         eval_every: interactions between evaluations.
