@@ -381,7 +381,7 @@ def test_a_group_of_seeds_that_has_a_checkpoint_stays_as_it_was(tmp_path, monkey
 
 def test_an_unknown_experiment_is_one_clear_line(tmp_path):
     done = _run({"size": 4}, "--experiment=chess", f"--logdir={tmp_path / 'run'}")
-    message = "error: unknown experiment 'chess'; choose one of deepsea, bsuite, atari, gymnasium\n"
+    message = "error: unknown experiment 'chess'; choose one of deepsea, bsuite, atari, gymnasium, jax\n"
     assert (done.returncode, done.stdout, done.stderr) == (2, "", message)
     assert not (tmp_path / "run").exists()
 
