@@ -4,7 +4,7 @@ Machines differ and are noisy, so the numbers to look at are the ratios: `of_lim
 sequence of the update's matrix products plus the time memory needs for the optimiser's bytes, divided by the
 time of a whole step (acting, environment, replay, random numbers, update). `recompile_seconds` is the second
 start of the same program, with the compilation cache. The limit is HyperAgent's; other agents have none here.
-With --benchmark=atari it measures Atari instead (see bench_atari.py).
+With --benchmark=atari or minatar it measures these instead (see bench_atari.py and bench_minatar.py).
 """
 
 from collections.abc import Iterable, Iterator
@@ -18,6 +18,8 @@ import common  # isort: skip  # noqa: F401  (sets the environment that jax reads
 
 from absl import flags
 import bench_atari
+import bench_limits
+import bench_minatar
 import jax
 import jax.numpy as jnp
 
@@ -32,8 +34,9 @@ from hyperagent_jax.experiment import fingerprint
 from hyperagent_jax.experiment import run_directory
 
 FLAGS = flags.FLAGS
-flags.adopt_module_key_flags(bench_atari)  # so that --help lists them
-flags.DEFINE_enum("benchmark", "deepsea", ["deepsea", "atari"], "What to measure.")
+for module in (bench_atari, bench_minatar):
+    flags.adopt_module_key_flags(module)  # so that --help lists them
+flags.DEFINE_enum("benchmark", "deepsea", ["deepsea", "atari", "minatar"], "What to measure.")
 flags.DEFINE_list("sizes", ["20", "60", "120"], "Sizes of DeepSea.")
 flags.DEFINE_list("seeds", ["1", "10"], "Numbers of seeds vmapped together.")
 flags.DEFINE_list("agents", ["hyperagent"], f"Agents: {', '.join(agents.CONFIGS)}.")
@@ -68,22 +71,6 @@ def matmul_seconds(config, num_seeds: int) -> float:
         return jax.lax.fori_loop(0, repetitions, body, (x, hidden, head))
 
     return timing.fastest(lambda: products(x, hidden, head), FLAGS.repeats) / repetitions
-
-
-def stream_seconds(num_floats: int) -> float:
-    """Time memory (or the cache that holds them) needs for Adam's bytes: four arrays read, three written."""
-    repetitions = max(20, 10_000_000 // num_floats)
-    arrays = [jnp.full(num_floats, 1e-3) for _ in range(3)]
-
-    @jax.jit
-    def stream(gradient, *arrays):
-        def body(_, carry):
-            value, mu, nu = carry
-            return value + mu, 0.9 * mu + gradient, 0.9 * nu + gradient
-
-        return jax.lax.fori_loop(0, repetitions, body, arrays)
-
-    return timing.fastest(lambda: stream(jnp.ones(num_floats), *arrays), FLAGS.repeats) / repetitions
 
 
 def step_seconds(task: base.Task) -> float:
@@ -126,7 +113,10 @@ def measure(agent: str, size: int, num_seeds: int, loss: str) -> dict:
         floats = agents.count_params(made)
         if size * size >= 1024:  # lazy Adam, which touches the rows of a batch instead of all
             floats -= max(0, size * size - task.config.batch_size) * task.config.hidden_sizes[0]
-        matmul, moved = matmul_seconds(task.config, num_seeds), stream_seconds(num_seeds * floats)
+        matmul, moved = (
+            matmul_seconds(task.config, num_seeds),
+            bench_limits.stream_seconds(num_seeds * floats, FLAGS.repeats),
+        )
         matmul_us, optimizer_us, of_limit = matmul * 1e6, moved * 1e6, (matmul + moved) / step
     return {
         "agent": agent,
@@ -177,11 +167,12 @@ def print_ratios() -> None:
 def main() -> int:
     _check("agents", agents.CONFIGS)
     _check("losses", ("exact", "sampled"))
-    tables = [("bench", rows(_numbers("sizes"), _numbers("seeds")))]
-    is_atari, directory = FLAGS.benchmark == "atari", None
+    sizes, numbers_of_seeds = _numbers("sizes"), _numbers("seeds")
+    other = {"atari": bench_atari, "minatar": bench_minatar}.get(FLAGS.benchmark)
+    directory = None
     if FLAGS.logdir:
         configs = {name: dataclasses.asdict(agents.CONFIGS[name]()) for name in FLAGS.agents}
-        identity = bench_atari.identity() if is_atari else {"experiment": "bench", "configs": configs}
+        identity = other.identity() if other else {"experiment": "bench", "configs": configs}
         directory = run_directory.RunDirectory(
             FLAGS.logdir, fingerprint.make(identity), resume=None, overwrite=FLAGS.overwrite
         )
@@ -192,13 +183,13 @@ def main() -> int:
     jax.config.update("jax_compilation_cache_dir", cache.name)
     cli.use_compilation_cache()
     print(f"{machine['processor']}, {threads} thread(s) of {machine['cores']} cores, jax {jax.__version__}\n")
-    for name, table in bench_atari.tables() if is_atari else tables:
+    for name, table in other.tables() if other else [("bench", rows(sizes, numbers_of_seeds))]:
         rounded = ({x: round(y, 2) if isinstance(y, float) else y for x, y in row.items()} for row in table)
         for row in cli.print_table(rounded):
             if directory:
                 directory.add(name, list(row), row)
         print()
-    if not is_atari:
+    if not other:
         print_ratios()
     return 0
 

@@ -1,10 +1,11 @@
-"""Draws the figures of DeepSea, bsuite or Atari runs and writes them, with tables, on one HTML page.
+"""Draws the figures of runs of any experiment and writes them, with tables, on one HTML page.
 
 Example: python experiments/report.py --results=logs/a/results.csv,logs/b --out=logs/report
 
 Results of run_deepsea.py and sweep.py become the paper's figures of episodes to learn; folders of run_bsuite.py,
 one per agent, or of any program with bsuite's csv files, become scores and bsuite's figures; results of
-run_atari.py become learning curves and the paper's statistics of human-normalised scores.
+run_atari.py become learning curves and the paper's statistics of human-normalised scores; results of run_jax.py
+and run_gymnasium.py, or of sweeps of them, become learning curves and statistics over environments.
 """
 
 import importlib
@@ -23,8 +24,8 @@ FLAGS = flags.FLAGS
 flags.DEFINE_list(
     "results",
     [],
-    "Files results.csv, or folders that hold one, of run_deepsea.py or sweep.py, or "
-    "of run_atari.py; or folders of run_bsuite.py, one per agent.",
+    "Files results.csv, or folders that hold one, of run_deepsea.py, run_atari.py, run_jax.py, run_gymnasium.py "
+    "or sweep.py; or folders of run_bsuite.py, one per agent.",
 )
 flags.DEFINE_string("out", "logs/report", "Folder for report.html, the pictures and the tables as csv.")
 flags.DEFINE_string("title", None, "Heading of the page; default: what was run.")

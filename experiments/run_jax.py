@@ -1,7 +1,8 @@
-"""Runs an agent in an environment on device: MinAtar of pgx, gymnax, navix; --env=list prints what is installed.
+"""Runs an agent in an environment on device: explore/, MinAtar of pgx, gymnax, navix (--env=list), or your own.
 
 Example: python experiments/run_jax.py --env=minatar/breakout --preset=minatar --num_seeds=2
          python experiments/run_jax.py --env=gymnax/MountainCar-v0 --agent=ddqn --steps=100000
+         python experiments/run_jax.py --env=my_module:make_environment --steps=100000
 """
 
 import common  # isort: skip  # noqa: F401  (sets the environment that jax reads)

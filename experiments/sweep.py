@@ -9,7 +9,8 @@ and its protocol (the --help of its script lists them). A list of grids runs all
 lacks has its default there. A setting that an agent lacks is left blank. Each run is one row of results.csv,
 written as soon as it is finished; a run that fails is a row too, whose `error` says why. --resume continues
 unfinished runs from their checkpoints, runs those with an error again, and takes a larger grid: more values of the
-same keys. There is no curve.csv, which would be too big; the command in a run's row gives its curve.
+same keys. Sweeps of jax and gymnasium write curve.csv too, with the columns that tell runs apart; for the others
+it would be too big, and the command in a run's row gives its curve.
 """
 
 import common  # isort: skip  # noqa: F401  (sets the environment that jax reads)

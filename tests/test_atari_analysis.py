@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 import scipy.stats
 
+from hyperagent_jax.analysis import aggregate_views
+from hyperagent_jax.analysis import aggregates
 from hyperagent_jax.analysis import curves
 from hyperagent_jax.analysis import style
 from hyperagent_jax.analysis.atari import plots
@@ -46,39 +48,41 @@ def test_normalised_tables_are_near_the_papers_aggregates():
     is 1.22, that of the table's averages over seeds is higher."""
     scores = published.published_matrix("hyperagent", environment.GAMES_26)
     assert scores.shape == (26, 1)
-    assert stats.median(scores) == pytest.approx(1.07, abs=0.1)
-    assert stats.mean(scores) == pytest.approx(1.97, abs=0.1)
-    assert stats.iqm(scores) == pytest.approx(1.4516, abs=1e-4)
+    assert aggregates.median(scores) == pytest.approx(1.07, abs=0.1)
+    assert aggregates.mean(scores) == pytest.approx(1.97, abs=0.1)
+    assert aggregates.iqm(scores) == pytest.approx(1.4516, abs=1e-4)
     assert published.published_matrix("der", ["Zaxxon"]).shape == (0, 1)
 
 
 @pytest.mark.parametrize("size", [1, 3, 4, 5, 7, 8, 100, 520])
 def test_iqm_is_the_trimmed_mean(size):
     scores = np.random.default_rng(size).normal(size=size) ** 3
-    assert stats.iqm(scores) == pytest.approx(scipy.stats.trim_mean(scores, 0.25), rel=1e-12)
+    assert aggregates.iqm(scores) == pytest.approx(scipy.stats.trim_mean(scores, 0.25), rel=1e-12)
 
 
 def test_statistics_by_hand():
     # In order: -0.5 0 0.1 | 0.2 0.3 0.4 0.8 0.9 1.1 | 1.5 2 7
-    assert stats.iqm(MATRIX) == pytest.approx(3.7 / 6)
-    assert stats.mean(MATRIX) == pytest.approx(13.8 / 12)
-    assert stats.median(MATRIX) == pytest.approx(0.85)  # of 0.85, 2.25 and 0.35
-    np.testing.assert_allclose(stats.profile(MATRIX, np.array([-1.0, 0.3, 1.0, 7.0])), [1.0, 7 / 12, 4 / 12, 0.0])
+    assert aggregates.iqm(MATRIX) == pytest.approx(3.7 / 6)
+    assert aggregates.mean(MATRIX) == pytest.approx(13.8 / 12)
+    assert aggregates.median(MATRIX) == pytest.approx(0.85)  # of 0.85, 2.25 and 0.35
+    np.testing.assert_allclose(
+        aggregates.profile(MATRIX, np.array([-1.0, 0.3, 1.0, 7.0])), [1.0, 7 / 12, 4 / 12, 0.0]
+    )
 
 
 def test_bootstrap_draws_within_games():
     # Games that do not vary leave nothing to draw, however far apart they are.
     constant = np.array([[1.0] * 5, [50.0] * 5])
-    interval = stats.stratified_bootstrap(constant, stats.mean, repetitions=50)
+    interval = aggregates.stratified_bootstrap(constant, statistic=aggregates.mean, repetitions=50)
     assert (interval.value, interval.low, interval.high) == (25.5, 25.5, 25.5)
     # The mean of 2 x 40 normals has the standard deviation sqrt(39 / 40) / sqrt(80) given the sample.
     scores = np.random.default_rng(0).normal(size=(2, 40))
-    interval = stats.stratified_bootstrap(scores, stats.mean)
+    interval = aggregates.stratified_bootstrap(scores, statistic=aggregates.mean)
     spread = np.sqrt(np.mean(np.var(scores, axis=1)) / 80)
     assert interval.value == pytest.approx(scores.mean())
     assert interval.low == pytest.approx(scores.mean() - 1.96 * spread, abs=0.2 * spread)
     assert interval.high == pytest.approx(scores.mean() + 1.96 * spread, abs=0.2 * spread)
-    assert interval == stats.stratified_bootstrap(scores, stats.mean)
+    assert interval == aggregates.stratified_bootstrap(scores, statistic=aggregates.mean)
 
 
 def test_relative_improvement():
@@ -173,7 +177,9 @@ def test_pictures(tmp_path):
     write_results(tmp_path / "results.csv", rows)
     runs = read.read([str(tmp_path)]).runs
     plots.curves(tmp_path / "curves.png", "t", {"hyperagent": curve, "ddqn": curve[:5]})
-    plots.aggregates(tmp_path / "aggregates.png", "t", stats.summary_rows(runs)[1])
+    aggregate_views.bars(
+        tmp_path / "aggregates.png", "t", stats.summary_rows(runs)[1], problems="games", normalised="score"
+    )
     plots.profiles(tmp_path / "profiles.png", "t", {"hyperagent": stats.score_matrix(runs, "hyperagent")[1]})
     plots.improvements(tmp_path / "improvements.png", "t", {"Pong": 0.5, "Boxing": -20.0})
     plots.data_against_parameters(tmp_path / "data.png", "t", published.efficiencies(888_736))

@@ -36,7 +36,11 @@ def linear_bandit():
     return load(LINEAR_BANDIT)
 
 
-@pytest.mark.parametrize("path", [CUSTOM_LOOP, PUREJAXRL_STYLE, ONLY_THE_HEAD, REGRESSION], ids=lambda x: x.stem)
+@pytest.mark.parametrize(
+    "path",
+    [CUSTOM_LOOP, PUREJAXRL_STYLE, ONLY_THE_HEAD, REGRESSION, JAX_ENVIRONMENT],
+    ids=lambda x: x.stem,
+)
 def test_examples_are_short(path):
     lines = path.read_text(encoding="utf-8").splitlines()
     assert len(list(filter(None, lines))) < 60
@@ -62,6 +66,23 @@ def test_custom_loop_environment_pays_only_the_right_steps(custom_loop):
 def test_custom_loop_learns(custom_loop):
     assert custom_loop.main(steps=0) == 0.0
     assert custom_loop.main() == 1.0
+
+
+def test_jax_environment_by_hand():
+    environment = load(JAX_ENVIRONMENT).make_lock(4)
+
+    def play(actions, noise):
+        place, timestep = environment.reset(None, noise)
+        shown = []
+        for action in actions:
+            place, timestep = environment.step(place, action, noise)
+            shown.append((int(place), *(float(x) for x in timestep[1:])))  # reward, discount, last
+        return shown
+
+    assert play([0, 1, 0, 1], 0.5) == [(1, 0, 1, 0), (2, 0, 1, 0), (3, 0, 1, 0), (3, 1, 0, 1)]
+    assert play([0, 0], 0.5) == [(1, 0, 1, 0), (2, 0, 0, 1)]
+    assert play([0, 1, 0], 0.01) == [(1, 0, 1, 0), (2, 0, 1, 0), (3, 0, 1, 1)]  # truncated
+    assert play([0, 1, 1], 0.01)[-1] == (3, 0, 0, 1)
 
 
 def test_jax_environment_is_learned():

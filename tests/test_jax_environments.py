@@ -117,7 +117,8 @@ def test_navix_is_navix():
 
 def test_what_does_not_fit_is_one_line(monkeypatch):
     for name, message in {
-        "breakout": "unknown environment 'breakout': names are minatar/NAME, gymnax/NAME, navix/NAME; --env=list",
+        "breakout": "unknown environment 'breakout': names are explore/NAME, minatar/NAME, gymnax/NAME, "
+        "navix/NAME, or module:function of your own; --env=list",
         "minatar/pong": "minatar has no 'pong'; it has asterix, breakout, freeway, seaquest, space_invaders",
         "gymnax/Pendulum-v1": "gymnax/Pendulum-v1 has continuous actions: choose one with discrete actions",
     }.items():

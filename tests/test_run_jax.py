@@ -87,7 +87,7 @@ def test_results_and_killed_equals_unbroken(tmp_path):
     "options, message",
     [
         (["--env=gymnax/Nothing-v0"], "error: gymnax has no 'Nothing-v0'; it has Acrobot-v1"),
-        (["--env=Breakout"], "error: unknown environment 'Breakout': names are minatar/NAME"),
+        (["--env=Breakout"], "error: unknown environment 'Breakout': names are explore/NAME, minatar/NAME"),
         (["--env=gymnax/Pendulum-v1"], "error: gymnax/Pendulum-v1 has continuous actions"),
         (["--env=gymnax/CartPole-v1", "--torso=small_conv"], "error: torso=small_conv is for pictures"),
         (
@@ -106,3 +106,96 @@ def test_bad_input_is_one_line_and_writes_nothing(tmp_path, options, message):
 def test_environments_are_listed():
     done = _script("--env=list")
     assert done.returncode == 0 and "gymnax/CartPole-v1" in done.stdout.splitlines()
+
+
+SWEEP = {
+    "env": "explore/door_key_5", "seed": 1, "steps": 6000, "eval_every": 2000, "eval_episodes": 3,
+    "hidden_sizes": [8], "batch_size": 8, "min_replay": 40,
+}  # fmt: skip
+
+
+def _sweep(folder, *options, **grid):
+    """The command of a sweep."""
+    text = json.dumps({**SWEEP, **grid})
+    script = [sys.executable, str(SCRIPT.with_name("sweep.py")), "--experiment=jax", "--noprogress"]
+    return [*script, f"--grid={text}", "--num_workers=1", f"--logdir={folder}", *options]
+
+
+def _run(command):
+    return subprocess.run(command, capture_output=True, text=True, timeout=240)
+
+
+@pytest.mark.timeout(600)  # several starts of a script
+def test_a_sweep_resumes_and_is_reported(tmp_path):
+    """A cell, then two: rows, curves with the columns that tell runs apart, a report."""
+    folder, out = tmp_path / "sweep", tmp_path / "out"
+    done = _run(_sweep(folder, agent="ddqn"))
+    assert done.returncode == 0 and "1 of 1 runs finished" in done.stdout, done.stderr
+    before = _rows(folder / "curve.csv")
+    done = _run(_sweep(folder, "--resume", agent=["ddqn", "hyperagent"]))
+    assert done.returncode == 0 and "1 of 2 runs are already there" in done.stdout, done.stderr
+    assert "2 of 2 runs finished" in done.stdout
+    rows, curve = _rows(folder / "results.csv"), _rows(folder / "curve.csv")
+    assert [(row["agent"], row["env"], row["seed"], row["error"]) for row in rows] == [
+        (agent, "explore/door_key_5", "1", "") for agent in ("ddqn", "hyperagent")
+    ]
+    assert curve[:3] == before and list(curve[0])[:4] == ["agent", "env", "seed", "steps"]
+    assert [(row["agent"], row["seed"], row["batch_size"], row["interactions"]) for row in curve] == [
+        (agent, "1", "8", str(2000 * k)) for agent in ("ddqn", "hyperagent") for k in (1, 2, 3)
+    ]
+    for row, last in zip(rows, (curve[2], curve[5]), strict=True):
+        assert row["final_return"] == last["eval_return"]
+        assert 0.0 <= float(row["random_return"]) < 0.9  # random actions rarely reach the goal
+    done = _run([sys.executable, str(SCRIPT.with_name("report.py")), f"--results={folder}", f"--out={out}"])
+    assert done.returncode == 0 and "2 runs in 1 environment(s)" in done.stdout, done.stderr
+    assert (out / "curves.png").exists() and len(_rows(out / "scores.csv")) == 2
+
+
+@pytest.mark.slow
+def test_a_killed_sweep_equals_an_unbroken_one(tmp_path):
+    unbroken, broken = tmp_path / "unbroken", tmp_path / "broken"
+    grid = {"agent": ["hyperagent", "ddqn"], "seed": [0, 1], "steps": 40_000}
+    done = _run(_sweep(unbroken, **grid))
+    assert done.returncode == 0 and "4 of 4 runs finished" in done.stdout, done.stderr
+    command = _sweep(broken, "--resume", **grid)
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True)
+    deadline = time.monotonic() + 200
+    while time.monotonic() < deadline and process.poll() is None:
+        if (broken / "curve.csv").exists() and len(_rows(broken / "curve.csv")) >= 25:  # within the second run
+            break
+        time.sleep(0.005)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    assert 1 <= len(_rows(broken / "results.csv")) < 4
+    done = _run(command)
+    assert done.returncode == 0 and "of 4 runs are already there" in done.stdout, done.stderr
+    for name in ("results.csv", "curve.csv"):
+        assert _without_times(broken / name) == _without_times(unbroken / name)
+
+
+@pytest.mark.slow
+def test_bench(tmp_path):
+    pytest.importorskip("pgx")
+    arguments = ["--benchmark=minatar", "--steps=8", "--repeats=1", "--minatar_capacities=1000,2000"]
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT.with_name("bench.py")), *arguments, f"--logdir={tmp_path}"],
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stderr
+    rows = _rows(tmp_path / "bench.csv")
+    assert [(row["agent"], row["num_envs"], row["replay_capacity"]) for row in rows] == [
+        ("hyperagent", "1", "100000"),
+        ("ddqn", "1", "100000"),
+        ("hyperagent", "8", "100000"),
+        ("hyperagent", "1", "1000"),
+        ("hyperagent", "1", "2000"),
+    ]
+    assert all(float(row["step_us"]) > 0 and float(row["game_us"]) > 0 for row in rows)
+    for text in (
+        "hyperagent against ddqn: ",
+        "8 games side by side: ",
+        "replay of 2,000 against 1,000 transitions: ",
+    ):
+        assert text in done.stdout

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from hyperagent_jax.agents import hyperagent
+from hyperagent_jax.environments import classic_control
 from hyperagent_jax.environments import deep_sea
 from hyperagent_jax.environments import probes
 from hyperagent_jax.runners import scan
@@ -201,6 +202,35 @@ def test_the_replay_is_never_copied(variant, num_seeds):
     assert "input_output_alias" in text
     assert find_copies(text, CAPACITY) == []
     assert (f"f32[{num_seeds},{LEAF_ROWS},64]" in text) == (variant == "prioritized")
+    assert find_copies(text, LEAF_ROWS) == find_copies(text, LEAF_ROWS * 64) == []
+
+
+NUM_ENVS = 7  # divides the capacity
+
+
+@pytest.mark.parametrize(
+    "name, settings, num_arrays",
+    [
+        # The six arrays of transitions, and with a stored prior two more.
+        ("prioritized", VARIANTS["prioritized"], 6),
+        ("stored prior", {"n_step": 3, "update_period": 2 * NUM_ENVS}, 8 + 1),
+    ],
+)
+def test_the_replay_is_never_copied_with_several_environments(name, settings, num_arrays):
+    stores_prior = name == "stored prior"
+    environment = classic_control.make_mountain_car() if stores_prior else deep_sea.make_deep_sea(SIZE)
+    config = hyperagent.Config(
+        hidden_sizes=(8,), batch_size=16, min_replay=MIN_REPLAY, replay_capacity=CAPACITY, **settings
+    )
+    agent = hyperagent.make_agent(config, environment.spec)
+    runner = scan.make_runner(agent, environment, NUM_ENVS, stores_prior=stores_prior)
+    start = None if stores_prior else deep_sea.initial_state(deep_sea.action_mapping(SIZE, 0))
+    states = jax.eval_shape(lambda: jax.tree.map(lambda x: x[None], runner.init(jax.random.key(0), start)))
+    zero = jnp.zeros((), jnp.int32)
+    text = jax.jit(runner.run, donate_argnums=0).lower(states, zero, zero).compile().as_text()
+    parameters = re.findall(rf"\[1,{CAPACITY}[,\d]*\]\S* parameter\(", text.split("ENTRY")[1])
+    assert len(parameters) == num_arrays and "input_output_alias" in text
+    assert find_copies(text, CAPACITY) == []
     assert find_copies(text, LEAF_ROWS) == find_copies(text, LEAF_ROWS * 64) == []
 
 

@@ -30,6 +30,7 @@ class Kind(NamedTuple):
 KINDS = {
     "bsuite": Kind(patterns=("bsuite_id_-_*.csv", "csv/bsuite_id_-_*.csv")),
     "atari": Kind(column="game"),
+    "environments": Kind(column="best_return"),
     "deep_sea": Kind(),
 }
 _DEFAULT_KIND = "deep_sea"
@@ -163,10 +164,14 @@ def flat(value: Any, prefix: str = "") -> dict[str, str]:
     return entries
 
 
-def differing_settings(paths: Sequence[pathlib.Path]) -> list[str]:
+def differing_settings(paths: Sequence[pathlib.Path], ignored: Sequence[str] = ()) -> list[str]:
     """Returns " (name value, ...)" per results.csv: the settings that differ between files of the same agent.
 
     A preset, or the protocol, stands for the settings that it implies.
+
+    Args:
+        paths: the files.
+        ignored: settings that do not count, by their names with dots.
     """
     known = [flat(identity(path.parent)) for path in paths]
     texts = []
@@ -174,6 +179,7 @@ def differing_settings(paths: Sequence[pathlib.Path]) -> list[str]:
         others = [other for other in known if other.get("agent") == own.get("agent")]
         # A setting that only newer versions record is not known to differ.
         names = [name for name in own if len({other[name] for other in others if name in other}) > 1]
+        names = [name for name in names if name not in ignored]
         names = [name for name in names if not name.startswith("config.")] or names
         values = ", ".join(f"{name.split('.')[-1]} {json.loads(own[name])}" for name in names)
         texts.append(f" ({values})" if values else "")

@@ -23,6 +23,7 @@ File = str | os.PathLike | BinaryIO
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#882255", "#999933")
 MARKERS = ("o", "s", "^", "D", "v", "P", "<", ">", "h", "p", "*")
 DASHES = (0, (5, 3))
+PANEL_DPI = 110  # of pictures with many panels, which are large files
 _STYLE: dict[str, Any] = {
     "text.parse_math": False,  # labels are names from files, never mathematics
     "axes.spines.top": False,

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
+import jax.numpy as jnp
 import numpy as np
 
 from hyperagent_jax import types
@@ -22,6 +23,24 @@ class TimeStep(NamedTuple):
     reward: types.Array
     discount: types.Array
     last: types.Array
+
+
+def restart(observation: types.Array) -> TimeStep:
+    """Returns the first TimeStep of an episode."""
+    return TimeStep(observation, jnp.zeros(()), jnp.ones(()), jnp.zeros((), bool))
+
+
+def transition(
+    observation: types.Array,
+    reward: types.Array | float,
+    terminated: types.Array | bool,
+    truncated: types.Array | bool = False,
+) -> TimeStep:
+    """Returns the TimeStep after a step; agents bootstrap from the observation of a truncated episode only."""
+    terminated = jnp.asarray(terminated, bool)
+    return TimeStep(
+        observation, jnp.asarray(reward, jnp.float32), jnp.where(terminated, 0.0, 1.0), terminated | truncated
+    )
 
 
 class Environment(NamedTuple):

@@ -39,16 +39,14 @@ def make(name: str) -> base.Environment:
     def reset(state: Any, noise: tuple[types.PRNGKey, types.PRNGKey]) -> tuple[Any, base.TimeStep]:
         del state
         observation, state = environment.reset_env(noise[0], params)
-        return state, base.TimeStep(observation, jnp.zeros(()), jnp.ones(()), jnp.zeros((), bool))
+        return state, base.restart(observation)
 
     def step(
         state: Any, action: types.Array, noise: tuple[types.PRNGKey, types.PRNGKey]
     ) -> tuple[Any, base.TimeStep]:
         observation, state, reward, terminated, _ = environment.step_env(noise[1], state, action, params)
-        terminated = jnp.asarray(terminated, bool)
-        last = terminated | environment.is_truncated(state, params)
-        reward = jnp.asarray(reward, jnp.float32).reshape(())
-        return state, base.TimeStep(observation, reward, jnp.where(terminated, 0.0, 1.0), last)
+        truncated = environment.is_truncated(state, params)
+        return state, base.transition(observation, jnp.reshape(reward, ()), terminated, truncated)
 
     shown = jax.eval_shape(lambda key: environment.reset_env(key, params)[0], jax.random.key(0))
     if isinstance(observations, gymnax.environments.spaces.Discrete):

@@ -34,12 +34,7 @@ def make(name: str) -> base.Environment:
 
     def show(timestep: Any) -> base.TimeStep:
         kind = timestep.step_type
-        return base.TimeStep(
-            timestep.observation,
-            jnp.asarray(timestep.reward, jnp.float32),
-            jnp.where(kind == terminated, 0.0, 1.0),
-            (kind == terminated) | (kind == truncated),
-        )
+        return base.transition(timestep.observation, timestep.reward, kind == terminated, kind == truncated)
 
     def reset(state: Any, key: types.PRNGKey) -> tuple[Any, base.TimeStep]:
         del state

@@ -3,7 +3,6 @@
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
 from hyperagent_jax import errors
 from hyperagent_jax import types
@@ -34,12 +33,7 @@ def make(name: str) -> base.Environment:
     game = _pgx().make(_PREFIX + name)
 
     def show(state: Any) -> base.TimeStep:
-        return base.TimeStep(
-            state.observation,
-            state.rewards[0].astype(jnp.float32),
-            jnp.where(state.terminated, 0.0, 1.0),
-            state.terminated | state.truncated,
-        )
+        return base.transition(state.observation, state.rewards[0], state.terminated, state.truncated)
 
     def draw(key: types.PRNGKey) -> tuple[types.PRNGKey, types.PRNGKey]:
         return types.fold_in_tag(key, "reset"), types.fold_in_tag(key, "step")

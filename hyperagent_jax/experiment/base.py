@@ -114,6 +114,7 @@ class Experiment(abc.ABC):
         key_fields: columns of results.csv that tell its rows apart.
         result_fields: columns of results.csv.
         curve_fields: columns of curve.csv; empty if there is none, and then there is no picture either.
+        sweeps_curves: whether sweeps write curve.csv too; for experiments with few evaluations in a run.
         score: the column of results.csv that sweeps average over the runs that have one.
         scored: what sweeps call those runs.
         label: what summaries call a row; a format of its columns.
@@ -129,6 +130,7 @@ class Experiment(abc.ABC):
     key_fields: tuple[str, ...] = ("seed",)
     result_fields: tuple[str, ...]
     curve_fields: tuple[str, ...] = ()
+    sweeps_curves: bool = False
     score: str
     scored: str = "runs"
     label: str
@@ -265,7 +267,12 @@ class Plan(NamedTuple):
     @property
     def curve_fields(self) -> tuple[str, ...]:
         """Columns of curve.csv; empty if it is not written."""
-        return () if self.is_sweep else self.experiment.curve_fields
+        fields = self.experiment.curve_fields
+        if not self.is_sweep:
+            return fields
+        if not self.experiment.sweeps_curves:
+            return ()
+        return (*self.key_fields, *(name for name in fields if name not in self.key_fields))
 
     @property
     def records_failures(self) -> bool:

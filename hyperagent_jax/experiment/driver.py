@@ -137,12 +137,13 @@ class Display:
         elif event.kind == "result":
             self._add_result(task, event.seed, event.row)
         else:
-            key = self._plan.key(task.columns_of(event.seed))
+            columns = task.columns_of(event.seed)
+            key = self._plan.key(columns)
             self._advance(key, event.reached, event.text)
             is_new = key not in self._results and (*key, event.reached) not in self._curve
             if event.kind == "curve" and self._plan.curve_fields and is_new:
                 self._curve.add((*key, event.reached))
-                self._directory.add("curve", self._plan.curve_fields, event.row)
+                self._directory.add("curve", self._plan.curve_fields, {**event.row, **columns})
 
     def _advance(self, key: tuple[str, ...], reached: int, text: str) -> None:
         plan = self._plan
@@ -344,7 +345,7 @@ def execute(plan: base.Plan) -> int:
         failed = sum(bool(row.get("error")) for row in rows.values())
         failures = f", {failed} with an error" if failed else ""
         print(f"{experiment.conclusion(list(rows.values()), len(keys))}{failures}; {plan.logdir}/results.csv")
-    if rows and plan.curve_fields:
+    if rows and plan.curve_fields and not plan.is_sweep:
         picture = directory.path / f"{experiment.name}.png"
         try:
             experiment.draw(picture, directory, plan.tasks[0])

@@ -63,6 +63,7 @@ class Gymnasium(base.Experiment):
         "env", "agent", "seed", "final_return", "best_return", "interactions", "episodes", "num_params",
         "train_seconds", "interactions_per_second", "error",
     )  # fmt: skip
+    sweeps_curves = True
     curve_fields = ("seed", "interactions", "episodes", "train_return", "eval_return", "eval_std", "loss")
 
     def length(self, protocol: Protocol) -> int:

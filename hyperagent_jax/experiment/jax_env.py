@@ -5,7 +5,7 @@ import dataclasses
 import functools
 import pathlib
 import time
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -34,7 +34,8 @@ class Protocol:
     """How a run in an environment on device is made and measured.
 
     Attributes:
-        env: the environment: library/name, several with commas, or "list" to list them.
+        env: the environment: library/name, several with commas, or "list" to list them; or module:function of
+            your own, which returns an Environment.
         steps: interactions, all environments together.
         num_envs: copies of the environment that step side by side.
         eval_every: interactions between evaluations.
@@ -74,46 +75,71 @@ class Options:
 
 
 @functools.lru_cache(maxsize=32)
-def make(agent: str, config: Any, protocol: Protocol) -> tuple[agents.Agent, scan.Runner, Any]:
-    """Makes agent, runner and evaluator of a task; refuses settings that do not fit."""
+def make(agent: str, config: Any, protocol: Protocol) -> tuple[agents.Agent, scan.Runner, Callable[..., Any]]:
+    """Makes agent, runner and make_evaluator(epsilon) of a task; refuses settings that do not fit."""
     environment = registry.make(protocol.env)
     made = agents.make_agent(agent, config, environment.spec)
     runner = scan.make_runner(
         made, environment, protocol.num_envs, stores_prior=environment.spec.num_states is None
     )
-    evaluator = evaluate.make_evaluator(
-        made, environment, num_episodes=protocol.eval_episodes, max_steps=protocol.eval_max_steps
+    make_evaluator = functools.partial(
+        evaluate.make_evaluator,
+        made,
+        environment,
+        num_episodes=protocol.eval_episodes,
+        max_steps=protocol.eval_max_steps,
     )
-    return made, runner, evaluator
+    return made, runner, make_evaluator
 
 
-def _functions(task: base.Task) -> tuple[Callable, Callable, Callable]:
-    """The functions init(seeds), advance(states, start, num_steps) and evaluate(states), not yet compiled."""
-    made, runner, evaluator = make(task.agent, task.config, task.protocol)
+class _Functions(NamedTuple):
+    """What a task runs, for all of its seeds.
+
+    Attributes:
+        init: maps seeds to states.
+        advance: maps (states, start, number of steps) to (states, Metrics).
+        evaluate: maps (states, number of the evaluation) to returns [num_seeds, num_episodes].
+        evaluate_random: the same for random actions.
+    """
+
+    init: Callable[..., Any]
+    advance: Callable[..., Any]
+    evaluate: Callable[..., Any]
+    evaluate_random: Callable[..., Any]
+
+
+def _functions(agent: str, config: Any, protocol: Protocol) -> _Functions:
+    """Makes the functions of tasks, not yet compiled."""
+    made, runner, make_evaluator = make(agent, config, protocol)
 
     def init(seeds: jax.Array) -> core_lib.SeedState:
         return jax.vmap(lambda seed: runner.init(jax.random.key(seed), None))(seeds)
 
-    def evaluate_all(states: core_lib.SeedState, number: jax.Array) -> jax.Array:
-        def evaluate_seed(state: core_lib.SeedState) -> jax.Array:
-            key = types.fold_in_tag(jax.random.fold_in(state.key, number), "evaluation")
-            return evaluator(made.learner.variables(state.learner), None, key)
+    def evaluate_with(epsilon: float) -> Callable[[core_lib.SeedState, jax.Array], jax.Array]:
+        evaluator = make_evaluator(epsilon=epsilon)
 
-        return jax.vmap(evaluate_seed)(states)
+        def evaluate_all(states: core_lib.SeedState, number: jax.Array) -> jax.Array:
+            def evaluate_seed(state: core_lib.SeedState) -> jax.Array:
+                key = types.fold_in_tag(jax.random.fold_in(state.key, number), "evaluation")
+                return evaluator(made.learner.variables(state.learner), None, key)
 
-    return init, runner.run, evaluate_all
+            return jax.vmap(evaluate_seed)(states)
+
+        return evaluate_all
+
+    return _Functions(init, runner.run, evaluate_with(0.0), evaluate_with(1.0))
 
 
 def _state_shapes(task: base.Task) -> core_lib.SeedState:
     """Returns the shapes of the state of one seed."""
-    init, _, _ = _functions(task)
+    init = _functions(task.agent, task.config, task.protocol).init
     return jax.eval_shape(init, jax.ShapeDtypeStruct((1,), jnp.uint32))
 
 
 @functools.lru_cache(maxsize=4)
-def _compile(task: base.Task) -> tuple[Callable, Callable, Callable]:
-    init, advance, evaluate_all = _functions(task)
-    return jax.jit(init), jax.jit(advance, donate_argnums=0), jax.jit(evaluate_all)
+def _compile(agent: str, config: Any, protocol: Protocol) -> _Functions:
+    init, advance, *evaluators = _functions(agent, config, protocol)
+    return _Functions(jax.jit(init), jax.jit(advance, donate_argnums=0), *map(jax.jit, evaluators))
 
 
 class JaxEnv(base.Experiment):
@@ -128,8 +154,9 @@ class JaxEnv(base.Experiment):
     key_fields = ("env", "seed")
     result_fields = (
         "env", "agent", "seed", "final_return", "best_return", "mean_return", "interactions", "episodes",
-        "num_params", "compile_seconds", "train_seconds", "interactions_per_second", "error",
+        "num_params", "compile_seconds", "train_seconds", "interactions_per_second", "random_return", "error",
     )  # fmt: skip
+    sweeps_curves = True
     curve_fields = (
         "env", "seed", "interactions", "episodes", "train_return", "eval_return", "eval_std", "loss", "seconds",
     )  # fmt: skip
@@ -173,7 +200,7 @@ class JaxEnv(base.Experiment):
         made, _, _ = make(task.agent, task.config, protocol)
         cycle = core_lib.make_core(made, num_envs).setup.rounds_per_learning
         begin = time.perf_counter()
-        init, advance, evaluate_all = _compile(task)
+        init, advance, evaluate_all, evaluate_random = _compile(task.agent, task.config, protocol)
         states = init(np.array(task.seeds, np.uint32))
         if context.is_resumed:
             states = context.load(states)
@@ -227,6 +254,7 @@ class JaxEnv(base.Experiment):
                 context.add_curve(seed, row, f"return {row['eval_return']:,.2f}")
             if context.is_save_due():
                 context.save(states)
+        random_returns = np.asarray(evaluate_random(states, np.int32(0)))
         timed = progress.train_seconds - notes["warm_seconds"]  # without compilation
         for i, seed in enumerate(task.seeds):
             evaluations = [row["eval_return"] for own, row in progress.curve if own == seed]
@@ -243,6 +271,7 @@ class JaxEnv(base.Experiment):
                 "compile_seconds": notes["compile_seconds"],
                 "train_seconds": round(progress.train_seconds, 2),
                 "interactions_per_second": round(timed_interactions / timed, 1) if timed > 0 else "",
+                "random_return": results.number(random_returns[i].mean()),
             }
             context.add_result(seed, result)
         context.finish()

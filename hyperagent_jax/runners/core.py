@@ -107,7 +107,10 @@ class Setup(NamedTuple):
 
     def over_envs(self, function: Callable[..., Any], *in_axes: int | None) -> Callable[..., Any]:
         """A function of one environment as one of all of them."""
-        return function if self.num_envs == 1 else jax.vmap(function, in_axes or 0)
+        if self.num_envs == 1:
+            return function
+        # An environment without random numbers has no array among its noise to take the size from.
+        return jax.vmap(function, in_axes or 0, axis_size=self.num_envs)
 
 
 class Core(NamedTuple):

@@ -20,6 +20,7 @@ def make_evaluator(
     *,
     num_episodes: int,
     max_steps: int,
+    epsilon: float = 0.0,
 ) -> Callable[[types.Variables, Any, types.PRNGKey], types.Array]:
     """Makes evaluate(variables, environment state, key) -> returns [num_episodes].
 
@@ -31,8 +32,9 @@ def make_evaluator(
         environment: the environment.
         num_episodes: number of episodes, run side by side.
         max_steps: episodes are truncated after this many steps.
+        epsilon: chance of a random action; 1 measures random actions.
     """
-    actor, act = agent.evaluation_actor, policy.make_act(agent)
+    actor, act = agent.evaluation_actor, policy.make_act(agent, epsilon=epsilon)
 
     def evaluate(variables: types.Variables, environment_state: Any, key: types.PRNGKey) -> types.Array:
         keys = jax.random.split(key, num_episodes)

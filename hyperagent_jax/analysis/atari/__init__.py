@@ -15,6 +15,7 @@ def report(places: Sequence[str], out: pathlib.Path, title: str | None) -> tuple
     Returns:
         The page, and lines about the scores and the page.
     """
+    from hyperagent_jax.analysis import aggregates
     from hyperagent_jax.analysis.atari import page  # needs matplotlib, which is optional
     from hyperagent_jax.analysis.atari import read
     from hyperagent_jax.analysis.atari import stats
@@ -24,7 +25,7 @@ def report(places: Sequence[str], out: pathlib.Path, title: str | None) -> tuple
     made = page.make(title or "Atari", found, table)
     text = made.write(out)
     lines = [
-        f"{row['method']}: " + ", ".join(f"{name} {row[name]:.2f}" for name in stats.STATISTICS)
+        f"{row['method']}: " + ", ".join(f"{name} {row[name]:.2f}" for name in aggregates.STATISTICS)
         for row in table[1]
     ]
     summary = f"{len(found.runs)} runs on {len(found.names)} game(s); {made.num_drawings} figures"

@@ -1,17 +1,18 @@
 """The page of a report on Atari runs."""
 
 from collections.abc import Mapping, Sequence
+import functools
 import re
 import statistics
 from typing import Any
 
+from hyperagent_jax.analysis import aggregate_views
 from hyperagent_jax.analysis import html
 from hyperagent_jax.analysis import pages
 from hyperagent_jax.analysis.atari import plots
 from hyperagent_jax.analysis.atari import published
 from hyperagent_jax.analysis.atari import read
 from hyperagent_jax.analysis.atari import stats
-from hyperagent_jax.analysis.html import Cell
 from hyperagent_jax.analysis.sources import plural
 
 _CURVES = "Mean unclipped score of every evaluation's games; with several seeds thin lines are seeds."
@@ -21,6 +22,7 @@ _AGGREGATES = (
     "games that it has. The paper's methods have the averages over seeds of its tables; the IQM of averages is "
     "not that of runs (of HyperAgent in 26 games 1.45, where the paper reports 1.22 over runs)."
 )
+_BARS = functools.partial(aggregate_views.bars, problems="games", normalised="human-normalised score")
 _PROFILES = "The share of games and seeds with a higher score; the higher a line, the better."
 _EFFICIENCY = (
     "The paper's comparison of methods that reach an IQM of 1 on 26 games, not a result of these runs: of these "
@@ -59,8 +61,8 @@ def make(title: str, found: read.Results, table: tuple[Sequence[str], Sequence[d
             ),
             pages.Section(
                 "Aggregates",
-                drawing("aggregates", "Human-normalised scores", _AGGREGATES, plots.aggregates, rows),
-                [_aggregate_table(rows)],
+                drawing("aggregates", "Human-normalised scores", _AGGREGATES, _BARS, rows),
+                [aggregate_views.table("Human-normalised scores", rows, "games")],
             ),
             pages.Section(
                 "Performance profiles",
@@ -114,17 +116,3 @@ def _score_table(fields: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> st
         for row in rows
     ]
     return html.table("Scores of the best parameters, mean over seeds", [["Game", *fields[1:]]], blocks)
-
-
-def _aggregate_table(rows: Sequence[Mapping[str, Any]]) -> str:
-    def cell(row: Mapping[str, Any], name: str) -> Cell:
-        value, low, high = (
-            "" if row[x] == "" else html.number(row[x], ".2f").text for x in (name, f"{name}_low", f"{name}_high")
-        )
-        return Cell(f"{value} ({low} to {high})" if low else value)
-
-    blocks: html.Blocks = [
-        (row["method"], [[row["games"], row["seeds"], *(cell(row, name) for name in stats.STATISTICS)]])
-        for row in rows
-    ]
-    return html.table("Human-normalised scores", [["Method", "Games", "Seeds", *stats.STATISTICS]], blocks)

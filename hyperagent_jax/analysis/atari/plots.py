@@ -8,12 +8,10 @@ import matplotlib.lines
 import matplotlib.ticker
 import numpy as np
 
+from hyperagent_jax.analysis import aggregates
 from hyperagent_jax.analysis import curves as curves_lib
 from hyperagent_jax.analysis import style
 from hyperagent_jax.analysis.atari import published
-from hyperagent_jax.analysis.atari import stats
-
-_DPI = 110  # many panels make a large file
 
 
 def _thousands(value: float, _: Any = None) -> str:
@@ -42,7 +40,10 @@ def curves(
     size = max(7.0, panel * columns), 0.8 * panel * rows + 1.0
     if narrow:
         size = 4.3, (1.9 if many else 3.0) * rows + 0.6 + 0.25 * len(lines)
-    with style.picture(file, title, size, rows, columns, small_title=narrow, dpi=_DPI) as (figure, axes):
+    with style.picture(file, title, size, rows, columns, small_title=narrow, dpi=style.PANEL_DPI) as (
+        figure,
+        axes,
+    ):
         for axis in axes.flat[len(names) :]:
             axis.remove()
         for axis, name in zip(axes.flat, names, strict=False):
@@ -73,42 +74,15 @@ def curves(
         style.legend_of(figure, handles, narrow=narrow)
 
 
-def aggregates(file: style.File, title: str, rows: Sequence[Mapping[str, Any]], *, narrow: bool = False) -> None:
-    """Draws the table of `stats.summary_rows`: one panel per statistic, one bar per method with its interval."""
-    count = len(stats.STATISTICS)
-    height = 1.2 + 0.42 * len(rows)
-    shape, size = ((count, 1), (4.3, count * height)) if narrow else ((1, count), (12.0, height))
-    with style.picture(file, title, size, *shape, small_title=narrow, dpi=_DPI, sharey=True) as (_, grid):
-        axes = list(grid.flat)
-        labels = [
-            f"{row['method']}\n({row['games']} games, {row['seeds']} seeds)"
-            if row["seeds"] != 1
-            else f"{row['method']} ({row['games']} games)"
-            for row in rows
-        ]
-        for axis, name in zip(axes, stats.STATISTICS, strict=True):
-            for i, row in enumerate(rows):
-                axis.barh(i, row[name], color=style.colour(i), alpha=0.75, height=0.65)
-                if row[f"{name}_low"] != "":
-                    axis.plot([row[f"{name}_low"], row[f"{name}_high"]], [i, i], color="0.15", linewidth=2)
-                end = max(row[name], row[f"{name}_high"] or row[name], 0)
-                style.note(axis, f"{row[name]:.2f}", (end, i), (4, 0), va="center", fontsize=9)
-            axis.set_yticks(range(len(rows)), labels, fontsize=8 if narrow else 10)
-            axis.margins(x=0.18)
-            axis.set(title=name, xlabel="human-normalised score")
-            axis.grid(False, axis="y")
-        axes[0].invert_yaxis()
-
-
 def profiles(file: style.File, title: str, scores: Mapping[str, np.ndarray], *, narrow: bool = False) -> None:
     """Draws the share of games and seeds above every score; `scores` maps labels to [games, seeds]."""
     largest = max(float(np.max(matrix)) for matrix in scores.values())
     thresholds = np.linspace(0.0, min(max(1.2, 1.05 * largest), 8.0), 400)
     size = (4.3, 3.6 + 0.25 * len(scores)) if narrow else (9.0, 5.2)
-    with style.picture(file, title, size, small_title=narrow, dpi=_DPI) as (figure, axes):
+    with style.picture(file, title, size, small_title=narrow, dpi=style.PANEL_DPI) as (figure, axes):
         axis, handles = axes.item(), []
         for i, (label, matrix) in enumerate(scores.items()):
-            share = stats.profile(matrix, thresholds)
+            share = aggregates.profile(matrix, thresholds)
             handles += axis.plot(thresholds, share, color=style.colour(i), linewidth=1.8, label=label)
         axis.axvline(1.0, color="0.6", linestyle=":", linewidth=1.2)
         style.note(
@@ -129,7 +103,7 @@ def improvements(file: style.File, title: str, values: Mapping[str, float], *, n
     """Draws a bar per game, in order; `values` maps games to relative improvements."""
     ordered = sorted(values.items(), key=lambda item: item[1])
     size = (4.3 if narrow else 8.5, 1.4 + 0.27 * len(ordered))
-    with style.picture(file, title, size, small_title=True, dpi=_DPI) as (_, axes):
+    with style.picture(file, title, size, small_title=True, dpi=style.PANEL_DPI) as (_, axes):
         axis = axes.item()
         numbers = [100 * value for _, value in ordered]
         better, worse = style.COLOURS[:2]
@@ -156,7 +130,7 @@ def data_against_parameters(
     The sources are written below, except on a phone, where there is no room.
     """
     size = (4.3, 4.6) if narrow else (9.0, 6.2)
-    with style.picture(file, title, size, small_title=narrow, dpi=_DPI) as (figure, axes):
+    with style.picture(file, title, size, small_title=narrow, dpi=style.PANEL_DPI) as (figure, axes):
         axis = axes.item()
         for number, method in enumerate(methods, start=1):
             colour = style.colour(number - 1)

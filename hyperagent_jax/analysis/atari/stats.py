@@ -1,70 +1,14 @@
-"""Statistics of Atari scores: human-normalised, IQM and its relatives with intervals, next to the paper's."""
+"""Statistics of Atari scores: human-normalised, aggregated over games, next to the paper's."""
 
-from collections.abc import Callable, Iterable, Sequence
-import dataclasses
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
 from hyperagent_jax import results
+from hyperagent_jax.analysis import aggregates
 from hyperagent_jax.analysis.atari import published
 from hyperagent_jax.analysis.atari import read
-
-
-def iqm(scores: np.ndarray) -> float:
-    """Returns the interquartile mean: the mean of the middle half of all scores, [games, seeds] or any shape.
-
-    As in scipy.stats.trim_mean(scores, 0.25), a quarter (rounded down) is left out at each end.
-    """
-    ordered = np.sort(np.asarray(scores, float), axis=None)
-    cut = len(ordered) // 4
-    return float(np.mean(ordered[cut : len(ordered) - cut]))
-
-
-def median(scores: np.ndarray) -> float:
-    """Returns the median over games of the means over seeds, [games, seeds]."""
-    return float(np.median(np.mean(scores, axis=1)))
-
-
-def mean(scores: np.ndarray) -> float:
-    """Returns the mean, [games, seeds]."""
-    return float(np.mean(scores))
-
-
-STATISTICS: dict[str, Callable[[np.ndarray], float]] = {"IQM": iqm, "Median": median, "Mean": mean}
-
-
-@dataclasses.dataclass(frozen=True)
-class Interval:
-    """A statistic and its 95% bootstrap interval."""
-
-    value: float
-    low: float
-    high: float
-
-
-def stratified_bootstrap(
-    scores: np.ndarray, statistic: Callable[[np.ndarray], float], *, repetitions: int = 2_000, seed: int = 0
-) -> Interval:
-    """Returns a statistic of scores [games, seeds] and its 95% interval.
-
-    Seeds are resampled with replacement within every game (Agarwal et al., 2021). With one seed per game there is
-    nothing to draw and the interval is a point.
-    """
-    scores = np.asarray(scores, float)
-    rng = np.random.default_rng(seed)
-    num_games, num_seeds = scores.shape
-    values = [
-        statistic(np.take_along_axis(scores, rng.integers(0, num_seeds, (num_games, num_seeds)), axis=1))
-        for _ in range(repetitions)
-    ]
-    low, high = np.quantile(values, [0.025, 0.975])
-    return Interval(statistic(scores), float(low), float(high))
-
-
-def profile(scores: np.ndarray, thresholds: np.ndarray) -> np.ndarray:
-    """Returns the performance profile: the share of scores [games, seeds] above each threshold [n]."""
-    return np.mean(np.asarray(scores)[..., None] > thresholds, axis=(0, 1))
 
 
 def relative_improvement(proposed: float, baseline: float, game: published.Game) -> float:
@@ -91,21 +35,12 @@ def score_matrix(runs: Sequence[read.Run], agent: str) -> tuple[list[str], np.nd
 
 def summary_rows(runs: Sequence[read.Run]) -> tuple[list[str], list[dict[str, Any]]]:
     """Returns fields and rows of summary.csv: every agent, and the paper's methods in the same games."""
-    columns = [f"{name}{end}" for name in STATISTICS for end in ("", "_low", "_high")]
-    fields = ["method", "games", "seeds", *columns]
-    rows = []
+    fields = ["method", "games", "seeds", *aggregates.FIELDS]
+    rows: list[dict[str, Any]] = []
 
     def add(method: str, scores: np.ndarray) -> None:
-        row: dict[str, Any] = {"method": method, "games": scores.shape[0], "seeds": scores.shape[1]}
-        for name, statistic in STATISTICS.items():
-            interval = stratified_bootstrap(scores, statistic)
-            is_point = scores.shape[1] == 1
-            row |= {
-                name: round(interval.value, 4),
-                f"{name}_low": "" if is_point else round(interval.low, 4),
-                f"{name}_high": "" if is_point else round(interval.high, 4),
-            }
-        rows.append(row)
+        games, seeds = scores.shape
+        rows.append({"method": method, "games": games, "seeds": seeds, **aggregates.row(scores)})
 
     names = sorted({run.game for run in runs})
     for agent in dict.fromkeys(run.agent for run in runs):

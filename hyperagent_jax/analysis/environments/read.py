@@ -1,0 +1,147 @@
+"""Reads runs of run_jax.py, run_gymnasium.py and sweeps of them: rows of results.csv and curve.csv, checked."""
+
+from collections.abc import Callable, Mapping, Sequence
+import dataclasses
+import functools
+import pathlib
+
+from hyperagent_jax import errors
+from hyperagent_jax import results
+from hyperagent_jax.analysis import sources as sources_lib
+
+NEEDED = ("env", "agent", "seed", "final_return", "best_return", "interactions")
+# Of folders with a single environment: its name is no setting that tells agents apart.
+_PROBLEM = "protocol.env"
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """A row of a results.csv; its `agent` has a note where there are several configurations of one."""
+
+    env: str
+    agent: str
+    seed: int
+    final_return: float
+    best_return: float
+    interactions: int
+    random_return: float | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Point:
+    """A row of a curve.csv."""
+
+    env: str
+    agent: str
+    seed: int
+    interactions: int
+    eval_return: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Results:
+    """What several results.csv files hold.
+
+    Attributes:
+        runs: the finished runs.
+        notes: a line for every run that is not among them, with the reason.
+        points: rows of the curve.csv next to them.
+        sources: the files.
+    """
+
+    runs: list[Run]
+    notes: list[str]
+    points: list[Point]
+    sources: list[sources_lib.Source]
+
+    @property
+    def agents(self) -> list[str]:
+        """Returns the agents, in the order of the files."""
+        return list(dict.fromkeys(run.agent for run in self.runs))
+
+    @property
+    def names(self) -> list[str]:
+        """Returns the environments, in the order of the files."""
+        return list(dict.fromkeys(run.env for run in self.runs))
+
+
+def read(places: Sequence[str]) -> Results:
+    """Reads several results.csv files, or those of folders that hold one."""
+    runs: dict[tuple[str, str, int], Run] = {}
+    notes: list[str] = []
+    points: list[Point] = []
+    sources = []
+    paths = sources_lib.results_files(places)
+    for path, differing in zip(paths, sources_lib.differing_settings(paths, (_PROBLEM,)), strict=True):
+        rows = sources_lib.read_rows(path, NEEDED, "results.csv of run_jax.py or run_gymnasium.py")
+        label = _labels(path, rows, differing)
+        parsed = sources_lib.parse_rows(path, rows, functools.partial(_parse, label))
+        notes += [note for note in parsed if isinstance(note, str)]
+        finished = [run for run in parsed if isinstance(run, Run)]
+        for run in finished:
+            key = (run.env, run.agent, run.seed)
+            if key in runs:
+                name = sources_lib.one_line(f"{run.agent} on {run.env}, seed {run.seed}")
+                raise errors.UserError(f"the same run is there twice: {name}")
+            runs[key] = run
+        if rows:
+            points += _curve(path.with_name("curve.csv"), rows[0], label)
+        sources.append(sources_lib.source(path, len(finished)))
+    if not runs:
+        raise errors.UserError("there are no finished runs in " + ", ".join(map(str, places)))
+    return Results(list(runs.values()), notes, points, sources)
+
+
+def _labels(
+    path: pathlib.Path, rows: Sequence[Mapping[str, str]], differing: str
+) -> Callable[[Mapping[str, str]], str]:
+    """Returns what names the agent of a row: in a sweep, with the settings that differ between its runs."""
+    identity = sources_lib.identity(path.parent)
+    if identity.get("experiment") != "sweep":
+        return lambda row: row["agent"] + differing
+    settings = [name for name in identity.get("grid_keys", []) if rows and name in rows[0]]
+    values: dict[tuple[str, str], set[str]] = {}
+    for row in rows:
+        for name in settings:
+            values.setdefault((row["agent"], name), set()).add(row[name])
+
+    def label(row: Mapping[str, str]) -> str:
+        varied = [name for name in settings if len(values.get((row["agent"], name), ())) > 1]
+        shown = ", ".join(f"{name} {row[name]}" for name in varied)
+        return f"{row['agent']} ({shown})" if shown else row["agent"]
+
+    return label
+
+
+def _parse(label: Callable[[Mapping[str, str]], str], row: Mapping[str, str]) -> Run | str:
+    """Returns the run of a row, or a note why it has no return."""
+    agent = label(row)
+    if row.get("error"):
+        return f"Not finished: {agent} on {row['env']}, seed {row['seed']}: {row['error']}."
+    return Run(
+        row["env"],
+        agent,
+        int(row["seed"]),
+        float(row["final_return"]),
+        float(row["best_return"]),
+        int(row["interactions"]),
+        float(row["random_return"]) if row.get("random_return") else None,
+    )
+
+
+def _curve(path: pathlib.Path, first: Mapping[str, str], label: Callable[[Mapping[str, str]], str]) -> list[Point]:
+    """Reads a curve.csv, checked; returns no points if there is no such file.
+
+    Columns that all runs of a folder share, because it has one agent or environment, are those of `first`, a row
+    of its results.csv.
+    """
+    shared = {name: first[name] for name in ("agent", "env")}
+    points = []
+    try:
+        for row in results.read_csv(path):
+            row = {**shared, **row}
+            numbers = int(row["seed"]), int(row["interactions"]), float(row["eval_return"])
+            points.append(Point(row["env"], label(row), *numbers))
+    except (KeyError, ValueError) as error:
+        raise errors.UserError(f"{path} is corrupt: fix or delete it") from error
+    return points
