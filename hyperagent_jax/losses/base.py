@@ -1,0 +1,94 @@
+"""What a loss is: functions of one transition, and the random numbers they take."""
+
+from typing import NamedTuple, Protocol
+
+from hyperagent_jax import indices as indices_lib
+from hyperagent_jax import types
+
+
+class LossNoise(NamedTuple):
+    """The random numbers of one update.
+
+    Attributes:
+        indices: indices xi of the sampled loss, [B, N, M]; None for the others.
+        target_indices: indices xi^- of the bootstrap target, [B, num_ois, M]; None when the target uses the
+            indices of the loss or all values of the index.
+    """
+
+    indices: types.Array | None
+    target_indices: types.Array | None
+
+
+class DrawFn(Protocol):
+    """Draws the random numbers of a batch."""
+
+    def __call__(self, key: types.PRNGKey, batch_size: int, /) -> LossNoise:
+        """Returns the LossNoise of a batch; every array has a leading batch axis."""
+
+
+class ApplyFn(Protocol):
+    """The loss of one transition."""
+
+    def __call__(
+        self,
+        params: types.Params,
+        target_params: types.Params,
+        transition: types.Transition,
+        prior_tm1: types.Belief,
+        prior_t: types.Belief,
+        noise: LossNoise,
+        /,
+    ) -> types.Array:
+        """Returns the loss, a scalar; priors are the fixed prior's beliefs at o_tm1 and o_t."""
+
+
+class ApplyWithValueFn(Protocol):
+    """The loss of one transition and the Q-value it is about."""
+
+    def __call__(
+        self,
+        params: types.Params,
+        target_params: types.Params,
+        transition: types.Transition,
+        prior_tm1: types.Belief,
+        prior_t: types.Belief,
+        noise: LossNoise,
+        /,
+    ) -> tuple[types.Array, types.Array]:
+        """Returns the loss and the Q-value of the action taken, averaged over the indices of the loss."""
+
+
+class RegularizerFn(Protocol):
+    """A term of the parameters that is added once per batch."""
+
+    def __call__(self, params: types.Params, replay_size: types.Array | None, /) -> types.Array:
+        """Returns the term, a scalar."""
+
+
+class Loss(NamedTuple):
+    """A loss of one transition.
+
+    Attributes:
+        draw: maps (key, batch_size) to the LossNoise of a batch.
+        apply: maps (params, target_params, transition, prior_tm1, prior_t, noise) of one transition to its loss.
+        regularizer: maps (params, replay_size) to a scalar, added once per batch; or None.
+        apply_with_value: like `apply`, but returns (loss, Q-value of the action taken, averaged over the indices
+            of the loss), which a gradient penalty needs; or None.
+        gradient_penalty: factor of the squared norm of the gradient of the batch's mean of those values.
+        is_semi_gradient: whether the online network has a gradient at o_tm1 only, the target being held fixed.
+        perturbation: the distribution that the z_t of transitions must be drawn from:
+            `loss.perturbation.sample(key, (batch_size,))`; None when the loss has no perturbation.
+    """
+
+    draw: DrawFn
+    apply: ApplyFn
+    regularizer: RegularizerFn | None = None
+    apply_with_value: ApplyWithValueFn | None = None
+    gradient_penalty: float = 0.0
+    is_semi_gradient: bool = False
+    perturbation: indices_lib.IndexDistribution | None = None
+
+    @property
+    def has_local_gradient(self) -> bool:
+        """Whether parameters that no o_tm1 of a batch uses have no gradient and add to none."""
+        return self.is_semi_gradient and self.regularizer is None and not self.gradient_penalty

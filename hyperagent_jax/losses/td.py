@@ -1,0 +1,284 @@
+"""The temporal-difference loss of a network with an index, for one transition."""
+
+import math
+from typing import Any, cast
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hyperagent_jax import binding
+from hyperagent_jax import checks
+from hyperagent_jax import indices as indices_lib
+from hyperagent_jax import types
+from hyperagent_jax.losses import arrays
+from hyperagent_jax.losses.base import Loss
+from hyperagent_jax.losses.base import LossNoise
+from hyperagent_jax.networks import epistemic
+
+LOSSES = ("exact", "sampled", "enumerated")
+TARGET_INDICES = ("transition", "shared", "dependent", "all")
+
+
+def draw_noise(
+    key: types.PRNGKey,
+    batch_size: int,
+    *,
+    index: indices_lib.IndexDistribution,
+    kind: str,
+    target_index: str,
+    num_indices: int,
+    num_ois: int,
+) -> LossNoise:
+    """Draws the random numbers of one update.
+
+    Args:
+        key: random key.
+        batch_size: number of transitions B.
+        index: distribution of the index.
+        kind: see `make_td_loss`, like all that follow.
+        target_index: how target indices are drawn.
+        num_indices: number of indices N of the sampled loss.
+        num_ois: number of target indices.
+
+    Returns:
+        LossNoise whose arrays have a leading axis of length B.
+    """
+    loss_indices, target = None, None
+    if kind == "sampled":
+        loss_indices = index.sample(types.fold_in_tag(key, "loss"), (batch_size, num_indices))
+    if target_index in ("transition", "shared"):
+        drawn = batch_size if target_index == "transition" else 1
+        target = index.sample(types.fold_in_tag(key, "target"), (drawn, num_ois))
+        target = jnp.broadcast_to(target, (batch_size, *target.shape[1:]))
+    return LossNoise(loss_indices, target)
+
+
+def td_loss_with_value(
+    params: types.Params,
+    target_params: types.Params,
+    transition: types.Transition,
+    prior_tm1: types.Belief,
+    prior_t: types.Belief,
+    noise: LossNoise,
+    *,
+    network: epistemic.EpistemicNetwork,
+    kind: str,
+    sigma: arrays.Scalar,
+    is_masked: bool,
+    target_index: str,
+    double_q: bool,
+) -> tuple[types.Array, types.Array]:
+    """Calculates the TD loss of one transition for a network, and the Q-value it is about.
+
+    Args:
+        params: online parameters.
+        target_params: target parameters.
+        transition: one Transition, without a batch axis.
+        prior_tm1: the fixed prior's belief at o_tm1.
+        prior_t: the fixed prior's belief at o_t.
+        noise: LossNoise of the transition, without a batch axis.
+        network: the network.
+        kind: see `make_td_loss`, like all that follow.
+        sigma: factor of xi^T z.
+        is_masked: whether xi^T z weighs the loss.
+        target_index: which indices the target uses.
+        double_q: whether the online network selects the target's action.
+
+    Returns:
+        The loss and the Q-value of the action taken, averaged over the indices of the loss; two scalars.
+    """
+    t, support = transition, cast(types.Array, network.index.support)  # an array wherever it is used
+    target_indices = cast(types.Array, noise.target_indices)  # likewise
+    shape = None if t.z_t is None else jnp.shape(t.z_t)
+    if (is_masked or not arrays.is_zero(sigma)) and shape != (network.index.dim,):
+        raise ValueError(
+            "the perturbation z_t of one transition must have the index's shape "
+            f"({network.index.dim},), got {shape}"
+        )
+    online = jax.lax.stop_gradient(params)
+    belief_tm1 = network.posterior(params, t.o_tm1, prior_tm1)
+    target_belief_t = network.posterior(target_params, t.o_t, prior_t)
+    online_belief_t = network.posterior(online, t.o_t, prior_t) if double_q else None
+
+    def q_values_t(target_indices: types.Array) -> tuple[types.Array, types.Array | None]:
+        """Target network's and selecting Q-values at o_t, [K, num_actions] each."""
+        over_indices = jax.vmap(network.value, (None, None, 0))
+        q_t = over_indices(target_params, target_belief_t, target_indices)
+        return q_t, over_indices(online, online_belief_t, target_indices) if double_q else None
+
+    if kind == "exact":
+        second_moment = network.index.second_moment
+        assert second_moment is not None  # make_td_loss has refused such an index
+        targets = q_values_t(target_indices)
+        loss = arrays.exact_td_loss(
+            belief_tm1, t.a_tm1, t.r_t, t.discount_t, *targets, t.z_t, sigma, second_moment
+        )
+        return loss, belief_tm1[t.a_tm1, -1]
+
+    loss_indices = cast(types.Array, noise.indices) if kind == "sampled" else support
+    if network.is_linear:  # only the action taken matters: choose its row before any index
+        mean, coefficients = belief_tm1[t.a_tm1, -1], belief_tm1[t.a_tm1, :-1]
+        q_tm1 = jax.vmap(lambda index: mean + jnp.dot(coefficients, index))(loss_indices)
+    else:
+        q_tm1 = jax.vmap(lambda index: network.value(params, belief_tm1, index)[t.a_tm1])(loss_indices)
+    if target_index == "dependent":
+        q_t, q_t_selector = jax.vmap(lambda index: q_values_t(index[None]))(loss_indices)
+    else:
+        q_t, q_t_selector = q_values_t(support if target_index == "all" else target_indices)
+    reward = arrays.valid_reward(t.r_t, t.a_tm1, q_t)
+    if is_masked:
+        masks = jax.vmap(jnp.dot, (0, None))(loss_indices, t.z_t)
+        loss = arrays.masked_td_loss(q_tm1, reward, t.discount_t, q_t, q_t_selector, masks)
+    else:
+        loss = arrays.sampled_td_loss(q_tm1, reward, t.discount_t, q_t, q_t_selector, loss_indices, t.z_t, sigma)
+    return loss, jnp.mean(q_tm1)
+
+
+def td_loss(
+    params: types.Params,
+    target_params: types.Params,
+    transition: types.Transition,
+    prior_tm1: types.Belief,
+    prior_t: types.Belief,
+    noise: LossNoise,
+    **settings: Any,
+) -> types.Array:
+    """Calculates the TD loss of one transition for a network.
+
+    Args:
+        params: online parameters.
+        target_params: target parameters.
+        transition: one Transition, without a batch axis.
+        prior_tm1: the fixed prior's belief at o_tm1.
+        prior_t: the fixed prior's belief at o_t.
+        noise: LossNoise of the transition, without a batch axis.
+        **settings: see `td_loss_with_value`.
+
+    Returns:
+        The loss, a scalar.
+    """
+    return td_loss_with_value(params, target_params, transition, prior_tm1, prior_t, noise, **settings)[0]
+
+
+def make_td_loss(
+    network: epistemic.EpistemicNetwork,
+    *,
+    kind: str = "exact",
+    sigma: arrays.Scalar = 0.0,
+    perturbation: indices_lib.IndexDistribution | None = None,
+    is_masked: bool = False,
+    num_indices: int = 20,
+    target_index: str = "transition",
+    num_ois: int = 1,
+    double_q: bool = True,
+) -> Loss:
+    """Makes the TD loss of all systems with an index (eq. 4, 8 and "Algorithmic difference" of
+    https://arxiv.org/abs/2402.10228).
+
+    For one index it is [r + sigma' xi^T z + discount V(o_t) - Q(o_tm1, a_tm1, xi)]^2, HyperAgent's, or
+    (xi^T z) [r + discount V(o_t) - Q(o_tm1, a_tm1, xi)]^2, that of bootstrapped ensembles.
+
+    Args:
+        network: the network.
+        kind: "sampled" averages over `num_indices` indices (`sampled_td_loss`), "exact" is its expectation
+            (`exact_td_loss`), "enumerated" averages over all values of the index: the members of an ensemble.
+        sigma: standard deviation of the noise sigma' xi^T z on the reward, whatever the two distributions:
+            sigma' = sigma / sqrt(M c_xi c_z), c being their `second_moment`. May be traced.
+        perturbation: distribution of z; default `scaled_sphere(M)`, or `bernoulli_mask(M)` when masked.
+        is_masked: whether xi^T z weighs the loss instead of being added to the reward.
+        num_indices: number of indices of the sampled loss.
+        target_index: "transition" draws xi^- for every transition of the batch (state-dependent), "shared" once
+            per update (state-independent), "dependent" uses xi itself, "all" maximises over all its values.
+        num_ois: number of target indices over which the target is maximised.
+        double_q: whether the online network selects the target's action.
+
+    Returns:
+        The Loss; draw the z_t of transitions from its `perturbation`.
+    """
+    index = network.index
+    checks.one_of("loss", kind, LOSSES)
+    checks.one_of("target_index", target_index, TARGET_INDICES)
+    checks.flag("is_masked", is_masked)
+    checks.flag("double_q", double_q)
+    checks.real_number("sigma", sigma, 0)
+    checks.whole_number("num_indices", num_indices, 1)
+    checks.whole_number("num_ois", num_ois, 1)
+    if perturbation is None:
+        perturbation = _default_perturbation(index.dim, is_masked)
+    has_noise = not arrays.is_zero(sigma)
+    for is_wrong, message in (
+        (
+            index.support is None and (kind == "enumerated" or target_index == "all"),
+            f"the index distribution {index.name!r} has no finite support to enumerate: "
+            "use the sampled loss and target_index=transition",
+        ),
+        (kind == "exact" and is_masked, "the exact loss has no masks: use the sampled or the enumerated loss"),
+        (
+            kind == "exact" and target_index == "dependent",
+            "the exact loss needs a target index that is independent of the loss index: "
+            "use the sampled loss with target_index=dependent",
+        ),
+        (
+            kind == "exact" and not network.is_linear,
+            "the exact loss needs a network that is linear in its index: use the sampled loss",
+        ),
+        (
+            kind == "exact" and not index.is_isotropic,
+            "the exact loss needs an index with zero mean and isotropic second moment, not "
+            f"{index.name!r}: use the sampled loss",
+        ),
+        (
+            is_masked and (index.support is None or np.min(index.support) < 0),
+            f"masks must not be negative, as xi^T z can be for the index {index.name!r}: "
+            "use is_masked=False, or an index on coordinates",
+        ),
+        (
+            is_masked and perturbation.mean <= 0,
+            f"masks must not be negative, as those of {perturbation.name!r} can be: use bernoulli_mask",
+        ),
+        (is_masked and has_noise, "a masked loss adds no noise to the reward: use sigma=0"),
+        (
+            target_index in ("dependent", "all") and num_ois > 1,
+            f"target_index={target_index} leaves no choice of target indices: use num_ois=1",
+        ),
+        (
+            perturbation.dim != index.dim,
+            f"the perturbation must have the dimension {index.dim} of the index, got {perturbation.dim}",
+        ),
+        (has_noise and index.dim == 0, "sigma is for networks with an index: use sigma=0"),
+        (
+            has_noise and (index.second_moment is None or perturbation.second_moment is None),
+            "sigma needs an index and a perturbation with isotropic second moments, "
+            f"got {index.name!r} and {perturbation.name!r}",
+        ),
+    ):
+        if is_wrong:
+            raise ValueError(message)
+    if has_noise:
+        # E[(xi^T z)^2] = M c_xi c_z; 1 for the unit-sphere index with z on the sphere of radius sqrt(M).
+        assert index.second_moment is not None and perturbation.second_moment is not None
+        sigma = sigma / math.sqrt(index.dim * index.second_moment * perturbation.second_moment)
+    settings = dict(
+        network=network, kind=kind, sigma=sigma, is_masked=is_masked, target_index=target_index, double_q=double_q
+    )
+    return Loss(
+        binding.bind(
+            draw_noise,
+            index=index,
+            kind=kind,
+            target_index=target_index,
+            num_indices=num_indices,
+            num_ois=num_ois,
+        ),
+        binding.bind(td_loss, **settings),
+        apply_with_value=binding.bind(td_loss_with_value, **settings),
+        is_semi_gradient=True,
+        perturbation=perturbation,
+    )
+
+
+def _default_perturbation(dim: int, is_masked: bool) -> indices_lib.IndexDistribution:
+    if dim == 0:
+        return indices_lib.no_index()
+    return indices_lib.bernoulli_mask(dim) if is_masked else indices_lib.scaled_sphere(dim)
