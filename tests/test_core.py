@@ -73,12 +73,17 @@ def test_recent_fraction_reaches_the_replay():
 
 def test_losses_become_priorities():
     config = hyperagent.Config(
-        hidden_sizes=(8,), batch_size=4, replay_capacity=20, updates_per_step=2, priority_fraction=1.0
+        hidden_sizes=(8,),
+        batch_size=4,
+        replay_capacity=20,
+        updates_per_step=2,
+        priority_fraction=1.0,
+        importance_beta=0.5,
     )
     agent = hyperagent.make_agent(config, SPEC)
     core = core_lib.make_core(agent)
     state = make_state(agent, core)
-    ring = ring_lib.make_ring(20, priority_fraction=1.0)
+    ring = ring_lib.make_ring(20, priority_fraction=1.0, importance_beta=0.5)
     noise = core.draw(jax.random.fold_in(state.key, 99))
     learned, _ = jax.jit(core.learn)(state, core_lib.Metrics(*jnp.zeros(4)), noise)
     learner, expected = state.learner, np.where(np.arange(20) < 12, 1.0, 0.0)
@@ -87,9 +92,15 @@ def test_losses_become_priorities():
         transitions, slots = ring.sample(replay, noise.replay[i])
         # All have the same priority at first: the four quarters of the twelve slots.
         assert i > 0 or list(np.asarray(slots) // 3) == [0, 1, 2, 3]
-        batch = types.Batch(transitions.transition, ring.size(replay))
+        weights = ring.weights(replay, slots)
+        batch = types.Batch(transitions.transition, ring.size(replay), weights=weights)
         learner, info = agent.learner.update(learner, batch, jax.tree.map(lambda x, i=i: x[i], noise.learner))
+        assert i == 0 or np.min(weights) < 0.9
+        np.testing.assert_allclose(info["loss"], np.mean(weights * info["losses"]), rtol=1e-5)
         replay = ring.update(replay, slots, info["losses"])
         expected[slots] = 0.0
         np.maximum.at(expected, slots, np.sqrt(info["losses"]) + 1e-6)
     np.testing.assert_allclose(learned.replay.priorities.tree[0][0, :20], expected, rtol=1e-4)
+    # The weights of the second update reach the parameters.
+    for ours, theirs in zip(jax.tree.leaves(learned.learner.params), jax.tree.leaves(learner.params), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-6)

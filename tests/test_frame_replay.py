@@ -9,6 +9,7 @@ import pytest
 from hyperagent_jax import checkpoint
 from hyperagent_jax.replay import block_sums
 from hyperagent_jax.replay import frames as frames_lib
+from hyperagent_jax.replay import sampling
 
 SHAPE = (4, 6, 5)
 GAMMA = 0.5
@@ -19,9 +20,9 @@ SCRIPTS = [
 ]
 
 
-def make_replay(capacity=60, num_envs=3, n_step=3, **kwargs):
+def make_replay(capacity=60, num_envs=3, n_step=3, **rule):
     return frames_lib.FrameReplay(
-        frames_lib.Settings(capacity, num_envs, SHAPE, n_step, GAMMA, 2, (3, 2), **kwargs)
+        frames_lib.Settings(capacity, num_envs, SHAPE, n_step, GAMMA, 2, (3, 2), sampling.Rule(**rule))
     )
 
 
@@ -256,6 +257,24 @@ def test_priorities_decide_what_is_drawn():
     numbers, counts = np.unique(batch.transitions.z_t[:, 0], return_counts=True)
     np.testing.assert_array_equal(numbers, 1000 + np.arange(oldest + 10, oldest + 40))
     np.testing.assert_allclose(counts, 1_000, atol=2)
+
+
+def test_importance_weights_are_those_of_the_choice():
+    replay = make_replay(3, num_envs=1, n_step=1, priority_fraction=1.0, importance_beta=0.4)
+    steps = run(replay, 20, [[(1000, fake_vector.OVER)]])
+    for _ in range(8):
+        next(steps)
+    numbers = np.arange(replay.added - 3, replay.added)
+    replay.update(numbers, np.array([1.0, 4.0, 16.0]))  # errors 1, 2, 4: drawn with 1/7, 2/7, 4/7
+    replay.prefetch(np.full(7, 2**31, np.uint32))
+    replay.update(numbers, np.full(3, 9.0))  # too late for the batch that was chosen
+    batch, drawn = replay.take()
+    expected = {numbers[0]: 1.0, numbers[1]: 0.757858, numbers[2]: 0.574349}
+    np.testing.assert_allclose(batch.weights, [expected[number] for number in drawn], rtol=1e-5)
+    assert batch.weights.dtype == np.float32 and set(drawn) == set(numbers)
+    np.testing.assert_array_equal(replay.sample(np.arange(7, dtype=np.uint32))[0].weights, np.ones(7))
+    assert make_replay(priority_fraction=1.0).settings.rule.importance_beta == 0
+    replay.close()
 
 
 def test_saved_and_restored_is_the_same(tmp_path):

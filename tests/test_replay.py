@@ -12,6 +12,7 @@ import pytest
 
 from hyperagent_jax import types
 from hyperagent_jax.replay import ring as ring_lib
+from hyperagent_jax.replay import sampling
 
 
 def make_item(i):
@@ -156,6 +157,39 @@ def test_the_priority_of_new_items_forgets_old_errors():
     assert ring.add(state, make_item(1)).priorities.tree[0][0, 1] == state.priorities.newest
 
 
+@pytest.mark.parametrize(("beta", "expected"), [(0.4, [1, 0.757858, 0.574349]), (1.0, [1, 0.5, 0.25])])
+def test_importance_weights_by_hand(beta, expected):
+    ring = ring_lib.make_ring(3, priority_fraction=1.0, importance_beta=beta)
+    state = ring.init(make_item(0))
+    for i in range(3):
+        state = ring.add(state, make_item(i))
+    state = ring.update(state, jnp.arange(3), jnp.array([1.0, 4.0, 16.0]))  # drawn with 1/7, 2/7, 4/7
+    np.testing.assert_allclose(ring.weights(state, jnp.arange(3)), expected, rtol=1e-5)
+    # The largest of the sample is 1, whatever it holds.
+    np.testing.assert_allclose(ring.weights(state, jnp.array([2, 2])), [1, 1], rtol=1e-6)
+
+
+def test_weights_undo_what_recent_and_prioritized_draws_do_to_the_average():
+    capacity, num_samples = 16, 64_000
+    ring = ring_lib.make_ring(capacity, recent_fraction=0.25, priority_fraction=0.5, importance_beta=1.0)
+    state = ring.init(make_item(0))
+    state, _ = jax.lax.scan(lambda state, item: (ring.add(state, item), None), state, make_item(np.arange(23)))
+    state = ring.update(state, jnp.arange(capacity), jnp.arange(1.0, capacity + 1) ** 2)
+    _, slots = ring.sample(state, ring.draw(jax.random.key(0), num_samples))
+    sums = np.bincount(slots, weights=ring.weights(state, slots), minlength=capacity)
+    # Every item has the same share of the weighted sample, to within 5 standard deviations of a count of 1,800,
+    # the smallest there is.
+    np.testing.assert_allclose(sums / sums.mean(), 1.0, atol=5 / np.sqrt(1_800))
+
+
+def test_beta_grows_with_the_items_added():
+    rule = sampling.Rule(0.0, 1.0, 0.4, 50_000_000)
+    shares, slots = np.array([0.2, 0.8]), np.arange(2)
+    for added, beta in ((0, 0.4), (2_000_000, 0.424), (25_000_000, 0.7), (80_000_000, 1.0)):
+        weights = sampling.importance_weights(slots, added, 2, 2, shares, rule, xp=np)
+        np.testing.assert_allclose(weights, [1.0, 0.25**beta], rtol=1e-6)
+
+
 def test_samples_do_not_depend_on_x64():
     ring = ring_lib.make_ring(100, recent_fraction=0.5)
     assert ring.draw(jax.random.key(0), 16).dtype == jnp.uint32
@@ -167,6 +201,21 @@ def test_fractions_must_leave_no_less_than_nothing():
     for recent, priority in ((0.6, 0.5), (-0.5, 0.5), (0.5, -0.5), (0.0, float("nan"))):
         with pytest.raises(ValueError, match=f"at least 0 and at most 1 together, got {recent} and {priority}"):
             ring_lib.make_ring(8, recent_fraction=recent, priority_fraction=priority)
+
+
+def test_bad_importance_weights():
+    for settings, message in (
+        ({"importance_beta": 0.5}, "use it with priority_fraction or recent_fraction"),
+        (
+            {"priority_fraction": 1.0, "importance_beta": 1.5},
+            "importance_beta must be at least 0 and at most 1, got 1.5",
+        ),
+        ({"priority_fraction": 1.0, "importance_beta_steps": 5}, "importance_beta_steps is for a positive"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            ring_lib.make_ring(8, **settings)
+    ring = ring_lib.make_ring(8, priority_fraction=1.0)
+    assert ring.weights(ring.init(make_item(0)), jnp.zeros(2, int)) is None
 
 
 def test_vmapped_rings_are_apart():

@@ -72,6 +72,8 @@ VARIANTS = {
         "optimizer": "lazy_adam",
         "recent_fraction": 0.25,
         "priority_fraction": 0.5,
+        "importance_beta": 0.4,
+        "importance_beta_steps": 1_000,
         "updates_per_step": 2,
     },
 }

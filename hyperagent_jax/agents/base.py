@@ -23,6 +23,7 @@ from hyperagent_jax.networks import checks
 from hyperagent_jax.networks import epistemic
 from hyperagent_jax.networks import torsos
 from hyperagent_jax.replay import ring
+from hyperagent_jax.replay import sampling
 
 
 class Agent(NamedTuple):
@@ -72,8 +73,11 @@ class Config:
         replay_capacity: transitions the replay holds.
         recent_fraction: share of every batch that prefers recent transitions: their ages are log-uniform, as many
             from 10 to 100 steps ago as from 100 to 1,000.
-        priority_fraction: share of every batch that is drawn in proportion to the transitions' last errors,
-            without weights in return: for environments with little randomness. What both leave is uniform.
+        priority_fraction: share of every batch that is drawn in proportion to the transitions' last errors. What
+            both leave is uniform.
+        importance_beta: exponent beta of the weights (1 / (N P))^beta that losses get in return for P, which both
+            make unequal; with 0 there are none, which is for environments with little randomness.
+        importance_beta_steps: beta grows linearly with the transitions, to 1 at this many; with 0 it stays.
         double_q: whether the online network selects the target's action.
         n_step: rewards that a transition sums up before it bootstraps.
         torso: "auto" chooses by the observation: a table for integers, "mlp" for vectors, "small_conv" for small
@@ -100,6 +104,8 @@ class Config:
     replay_capacity: int = 1_000_000
     recent_fraction: float = 0.0
     priority_fraction: float = 0.0
+    importance_beta: float = 0.0
+    importance_beta_steps: int = 0
     double_q: bool = True
     n_step: int = 1
     torso: str = "auto"
@@ -122,11 +128,11 @@ class Config:
         self.require(
             1, "batch_size", "updates_per_step", "update_period", "target_period", "replay_capacity", "n_step"
         )
-        self.require(0, "learning_rate", "min_replay")
+        self.require(0, "learning_rate", "min_replay", "importance_beta_steps")
         self.require(0, "max_grad_norm", is_finite=False)
         self.require(0, "prior_regularization", "head_regularization", "gradient_penalty")
         self.require(1e-12, "adam_eps")
-        self.require(0, "discount", "recent_fraction", "priority_fraction", high=1)
+        self.require(0, "discount", "recent_fraction", "priority_fraction", "importance_beta", high=1)
         self.require(0, "adam_b1", "adam_b2", high=1 - 1e-6)
         self.require_widths("hidden_sizes")
         if self.torso not in TORSOS:
@@ -224,10 +230,14 @@ def make_agent(
 def make_replay(config: Config, num_envs: int = 1) -> ring.Ring:
     """Makes the replay that `config` describes, for transitions of so many environments at once."""
     return ring.make_ring(
-        replay_capacity(config, num_envs),
-        recent_fraction=config.recent_fraction,
-        priority_fraction=config.priority_fraction,
-        add_batch_size=num_envs,
+        replay_capacity(config, num_envs), **sampling_rule(config)._asdict(), add_batch_size=num_envs
+    )
+
+
+def sampling_rule(config: Config) -> sampling.Rule:
+    """Returns which transitions are drawn from a replay."""
+    return sampling.Rule(
+        config.recent_fraction, config.priority_fraction, config.importance_beta, config.importance_beta_steps
     )
 
 

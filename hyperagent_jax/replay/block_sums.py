@@ -28,6 +28,10 @@ class BlockSums:
         np.maximum.at(flat, positions, np.asarray(weights, np.float32))
         self.refresh(np.unique(np.asarray(positions) // _BLOCK))
 
+    def shares(self, positions: np.ndarray) -> np.ndarray:
+        """The weights at positions [n] as shares of the sum of all."""
+        return self.weights.reshape(-1)[positions] / self.sums.sum()
+
     def refresh(self, blocks: np.ndarray | slice = slice(None)) -> None:
         """Recomputes the sums of blocks, so that rounding errors do not accumulate."""
         self.sums[blocks] = self.weights[blocks].sum(axis=-1, dtype=np.float64)

@@ -16,7 +16,7 @@ from hyperagent_jax import checkpoint
 from hyperagent_jax import types
 from hyperagent_jax.environments import base as environments_base
 from hyperagent_jax.replay import block_sums
-from hyperagent_jax.replay import ring
+from hyperagent_jax.replay import sampling
 
 _NONE = -1
 
@@ -32,8 +32,7 @@ class Settings(NamedTuple):
         discount: gamma.
         perturbation_dim: length of z.
         prior_shape: shape of the prior's coefficients of one observation.
-        recent_fraction: see `ring.make_ring`.
-        priority_fraction: see `ring.make_ring`.
+        rule: which transitions are drawn.
     """
 
     capacity: int
@@ -43,12 +42,11 @@ class Settings(NamedTuple):
     discount: float
     perturbation_dim: int
     prior_shape: tuple[int, ...]
-    recent_fraction: float = 0.0
-    priority_fraction: float = 0.0
+    rule: sampling.Rule = sampling.Rule()
 
     def check(self) -> None:
         """Raises ValueError unless a replay can have these settings."""
-        ring.check_settings(self.capacity, self.recent_fraction, self.priority_fraction)
+        sampling.check(self.capacity, self.rule)
         if not 1 <= self.n_step < 256:
             raise ValueError(f"n_step must be between 1 and 255, got {self.n_step}")
         if self.capacity < self.num_envs:
@@ -81,7 +79,7 @@ class Settings(NamedTuple):
     def num_bytes(self) -> int:
         """Memory of all arrays, before any of it is allocated."""
         sizes = [math.prod(shape) * np.dtype(kind).itemsize for shape, kind in self.arrays().values()]
-        return sum(sizes) + (4 * self.capacity if self.priority_fraction else 0)
+        return sum(sizes) + (4 * self.capacity if self.rule.priority_fraction else 0)
 
 
 class FrameReplay:
@@ -102,7 +100,7 @@ class FrameReplay:
         self._steps = np.zeros(settings.num_envs, np.int64)  # of the current episode
         self._counts = np.zeros(2, np.int64)  # transitions ever added; the oldest that can be drawn
         self._newest_priority = np.ones(1, np.float32)
-        self._weights = block_sums.BlockSums(settings.capacity) if settings.priority_fraction else None
+        self._weights = block_sums.BlockSums(settings.capacity) if settings.rule.priority_fraction else None
         self._gatherer: futures.ThreadPoolExecutor | None = None
         self._ahead: collections.deque = collections.deque()
 
@@ -249,24 +247,22 @@ class FrameReplay:
         assert self._weights is not None  # only called with a positive `priority_fraction`
         return self._weights.find(quantiles)
 
-    def _choose(self, bits: np.ndarray) -> np.ndarray:
+    def _choose(self, bits: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
+        """Numbers of transitions and, with the priorities they are chosen by, their importance weights."""
         if not self.size:
             raise ValueError("the replay is empty")
         settings, oldest = self.settings, int(self._counts[1])
-        slots = ring.choose_slots(
-            bits,
-            self.added,
-            np.int64(self.size),
-            settings.capacity,
-            self._find,
-            recent_fraction=settings.recent_fraction,
-            priority_fraction=settings.priority_fraction,
-            oldest=oldest,
-            xp=np,
-        ).astype(np.int64)
-        return oldest + (slots - oldest) % settings.capacity
+        added, held, capacity, rule = self.added, np.int64(self.size), settings.capacity, settings.rule
+        slots = sampling.choose_slots(bits, added, held, capacity, self._find, rule, oldest=oldest, xp=np)
+        slots = slots.astype(np.int64)
+        weights = None
+        if rule.importance_beta:
+            shares = None if self._weights is None else self._weights.shares(slots)
+            weights = sampling.importance_weights(slots, added, held, capacity, shares, rule, xp=np)
+        return oldest + (slots - oldest) % capacity, weights
 
-    def _gather(self, numbers: np.ndarray) -> tuple[types.Batch, np.ndarray]:
+    def _gather(self, chosen: tuple[np.ndarray, np.ndarray | None]) -> tuple[types.Batch, np.ndarray]:
+        numbers, weights = chosen
         starts = self._starts[numbers % self.settings.capacity]
         ends = starts + self._lengths[starts].astype(np.int64) * self.settings.num_envs
         ends %= self.settings.num_rows * self.settings.num_envs
@@ -280,13 +276,16 @@ class FrameReplay:
             self._perturbations[starts],
         )
         size = cast(types.Array, np.int32(self.size))
-        return types.Batch(transitions, size, self._priors[starts], self._priors[ends]), numbers
+        batch = types.Batch(
+            transitions, size, self._priors[starts], self._priors[ends], cast(types.Array, weights)
+        )
+        return batch, numbers
 
     def update(self, numbers: np.ndarray, losses: np.ndarray) -> None:
         """Makes the losses [n] of the transitions with these numbers their priorities."""
         if self._weights is None:
             return
-        errors, newest = ring.new_priorities(np.asarray(losses), self._newest_priority[0], xp=np)
+        errors, newest = sampling.new_priorities(np.asarray(losses), self._newest_priority[0], xp=np)
         there = numbers >= self._counts[1]  # the others were dropped since they were drawn
         self._weights.set(numbers[there] % self.settings.capacity, errors[there])
         self._newest_priority[0] = newest

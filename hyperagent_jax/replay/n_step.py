@@ -80,4 +80,9 @@ def sample(
         steps = state.storage
         o_t, prior_t = jax.tree.map(lambda buffer: buffer[ends], (steps.transition.o_t, steps.prior_t))
         transition = transition._replace(r_t=rewards, discount_t=discounts, o_t=o_t)
-    return types.Batch(transition, ring.size(state), step.prior_tm1, prior_t), slots
+    weights = ring.weights(state, slots)
+    if weights is not None:
+        # Weights are never negative. A later write of priorities at these slots now waits for the read
+        # of the weights, without which XLA copies the priorities in every step of a loop.
+        slots = jnp.where(weights < 0, 0, slots)
+    return types.Batch(transition, ring.size(state), step.prior_tm1, prior_t, weights), slots

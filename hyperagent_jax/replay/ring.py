@@ -1,6 +1,5 @@
 """Replay in device memory: a ring of pytrees, sampled uniformly, by priority or biased towards recent items."""
 
-from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -9,12 +8,8 @@ import jax.numpy as jnp
 from hyperagent_jax import binding
 from hyperagent_jax import checks
 from hyperagent_jax import types
+from hyperagent_jax.replay import sampling
 from hyperagent_jax.replay import sum_tree
-
-# The priority of new items falls by this factor per update of priorities, to a half in 7,000 of them.
-_FORGETTING = 0.9999
-# Added to every error, so that every priority is positive.
-_SMALLEST_ERROR = 1e-6
 
 
 class Priorities(NamedTuple):
@@ -78,6 +73,13 @@ class UpdateFn(Protocol):
         """Returns the ring with new priorities."""
 
 
+class WeightsFn(Protocol):
+    """Calculates importance weights."""
+
+    def __call__(self, state: RingState, slots: types.Array, /) -> types.Array | None:
+        """Returns weights [batch_size], or None when all are 1."""
+
+
 class CountFn(Protocol):
     """Tells how full a ring is."""
 
@@ -95,6 +97,8 @@ class Ring(NamedTuple):
         draw: maps (key, batch_size) to the random bits of one sample.
         sample: maps (state, bits) to (items, slots): items with replacement, and where they are. An empty ring
             cannot be sampled: ValueError outside jit, items of zeros under jit.
+        weights: maps (state, slots) to the importance weights [batch_size] of a sample from that very state, for
+            `Batch.weights`; None unless `importance_beta` is positive.
         update: maps (state, slots, losses) to the state whose items at these slots have these losses, which
             are squared errors, as their priority.
         size: maps a state to the number of items it holds.
@@ -105,74 +109,10 @@ class Ring(NamedTuple):
     add: AddFn
     draw: DrawFn
     sample: SampleFn
+    weights: WeightsFn
     update: UpdateFn
     size: CountFn
     can_sample: CountFn
-
-
-def check_settings(capacity: int, recent_fraction: float, priority_fraction: float) -> None:
-    """Raises ValueError unless a replay can have these settings."""
-    checks.whole_number("the replay's capacity", capacity, 1)
-    if not (recent_fraction >= 0 and priority_fraction >= 0 and recent_fraction + priority_fraction <= 1):
-        raise ValueError(
-            "recent_fraction and priority_fraction must be at least 0 and at most 1 together, got "
-            f"{recent_fraction} and {priority_fraction}"
-        )
-
-
-def choose_slots(
-    bits: Any,
-    added: Any,
-    held: Any,
-    capacity: int,
-    find: Callable[[Any], Any],
-    *,
-    recent_fraction: float,
-    priority_fraction: float,
-    oldest: Any = None,
-    xp: Any = jnp,
-) -> Any:
-    """Chooses the slots of one sample: recent ones, then some by priority, the rest uniformly.
-
-    Args:
-        bits: random bits, [batch_size].
-        added: number of items ever added.
-        held: number of items that may be drawn, the latest; at least 1.
-        capacity: number of slots; item i is in slot i % capacity.
-        find: maps quantiles of the priorities to slots.
-        recent_fraction: see `make_ring`.
-        priority_fraction: see `make_ring`.
-        oldest: number of the oldest item that may be drawn; None when it is `added - held`.
-        xp: jax.numpy, or numpy on the host.
-
-    Returns:
-        Slots [batch_size].
-    """
-    num_recent = round(recent_fraction * bits.shape[0])
-    num_prioritized = min(round(priority_fraction * bits.shape[0]), bits.shape[0] - num_recent)
-    in_unit_interval = (bits >> 8).astype(xp.float32) * 2.0**-24
-    parts = []
-    if num_recent:
-        # Age a (the newest has 1) with probability log((a + 1) / a) / log(held + 1).
-        logarithm = in_unit_interval[:num_recent] * xp.log1p(held.astype(xp.float32))
-        age = xp.minimum(xp.exp(logarithm).astype(xp.int32), held)
-        parts.append((added - age) % capacity)
-    if num_prioritized:
-        # One draw from each of as many equal parts of the distribution.
-        offsets = in_unit_interval[num_recent : num_recent + num_prioritized]
-        quantiles = (xp.arange(num_prioritized) + offsets) / num_prioritized
-        found = find(quantiles)
-        parts.append(xp.minimum(found, held - 1) if oldest is None else found)
-    rest = bits[num_recent + num_prioritized :]
-    uniform = (rest % held.astype(xp.uint32)).astype(xp.int32)
-    parts.append(uniform if oldest is None else (oldest + uniform) % capacity)
-    return xp.concatenate(parts)
-
-
-def new_priorities(losses: Any, newest: Any, xp: Any = jnp) -> tuple[Any, Any]:
-    """Returns the priorities of items with these losses [n], and the priority of items added from now on."""
-    errors = xp.sqrt(xp.maximum(losses, 0.0)) + _SMALLEST_ERROR
-    return errors, xp.maximum(_FORGETTING * newest, xp.max(errors))
 
 
 def init(item: Any, *, capacity: int, priority_fraction: float) -> RingState:
@@ -232,33 +172,51 @@ def draw(key: types.PRNGKey, batch_size: int) -> types.Array:
     return jax.random.bits(key, (batch_size,), jnp.uint32)
 
 
-def sample(
-    state: RingState, bits: types.Array, *, capacity: int, recent_fraction: float, priority_fraction: float
-) -> tuple[Any, types.Array]:
+def sample(state: RingState, bits: types.Array, *, capacity: int, rule: sampling.Rule) -> tuple[Any, types.Array]:
     """Samples items with replacement.
 
     Args:
         state: the ring; must not be empty. Under jit this cannot be checked: an empty ring gives items of zeros.
         bits: random bits of the sample, from `draw`, [batch_size].
         capacity: number of items the ring holds.
-        recent_fraction: see `make_ring`.
-        priority_fraction: see `make_ring`.
+        rule: which items are drawn.
 
     Returns:
         The items, with a leading axis of length batch_size, and their slots [batch_size].
     """
     if not isinstance(state.added, jax.core.Tracer) and not state.added:
         raise ValueError("the ring is empty: add items before the first sample")
-    slots = choose_slots(
+    slots = sampling.choose_slots(
         bits,
         state.added,
         jnp.maximum(size(state, capacity=capacity), 1),
         capacity,
         lambda quantiles: sum_tree.find(_priorities(state).tree, quantiles),
-        recent_fraction=recent_fraction,
-        priority_fraction=priority_fraction,
+        rule,
     )
     return jax.tree.map(lambda buffer: buffer[slots], state.storage), slots
+
+
+def weights(state: RingState, slots: types.Array, *, capacity: int, rule: sampling.Rule) -> types.Array | None:
+    """Calculates the importance weights of a sample.
+
+    Args:
+        state: the ring as it was when it was sampled.
+        slots: the slots of the sample, [batch_size].
+        capacity: number of items the ring holds.
+        rule: which items are drawn.
+
+    Returns:
+        Weights [batch_size], the largest of which is 1; None when all are 1.
+    """
+    if not rule.importance_beta:
+        return None
+    shares = None
+    if rule.priority_fraction:
+        tree = _priorities(state).tree
+        shares = sum_tree.weights(tree, slots) / sum_tree.total(tree)
+    held = size(state, capacity=capacity)
+    return sampling.importance_weights(slots, state.added, held, capacity, shares, rule)
 
 
 def _priorities(state: RingState) -> Priorities:
@@ -280,13 +238,19 @@ def update(state: RingState, slots: types.Array, losses: types.Array) -> RingSta
     """
     if state.priorities is None:
         return state
-    errors, newest = new_priorities(losses, state.priorities.newest)
+    errors, newest = sampling.new_priorities(losses, state.priorities.newest)
     tree = sum_tree.set_weights(state.priorities.tree, slots, errors)
     return state._replace(priorities=Priorities(tree, newest))
 
 
 def make_ring(
-    capacity: int, *, recent_fraction: float = 0.0, priority_fraction: float = 0.0, add_batch_size: int = 1
+    capacity: int,
+    *,
+    recent_fraction: float = 0.0,
+    priority_fraction: float = 0.0,
+    importance_beta: float = 0.0,
+    importance_beta_steps: int = 0,
+    add_batch_size: int = 1,
 ) -> Ring:
     """Makes a ring buffer for `capacity` items.
 
@@ -294,26 +258,26 @@ def make_ring(
 
     Args:
         capacity: number of items it holds.
-        recent_fraction: share of every sample whose ages are log-uniform: as many items of age 10 to 100 as of
-            age 100 to 1,000 and so on.
-        priority_fraction: share of every sample that is drawn in proportion to the items' last errors, the
-            roots of their losses. Their losses are not weighted in return: where outcomes are random, their
-            average in such a sample is biased.
+        recent_fraction: see `sampling.Rule`, like the three that follow.
+        priority_fraction: share that is drawn by priority.
+        importance_beta: exponent of the importance weights.
+        importance_beta_steps: items until it is 1.
         add_batch_size: number of items that `add` takes at once; the capacity must be a multiple of it.
 
     Returns:
         The Ring.
     """
-    check_settings(capacity, recent_fraction, priority_fraction)
+    rule = sampling.Rule(recent_fraction, priority_fraction, importance_beta, importance_beta_steps)
+    sampling.check(capacity, rule)
     checks.whole_number("add_batch_size", add_batch_size, 1)
     if capacity % add_batch_size:
         raise ValueError(f"capacity must be a multiple of add_batch_size={add_batch_size}, got {capacity}")
-    fractions = dict(recent_fraction=recent_fraction, priority_fraction=priority_fraction)
     return Ring(
         init=binding.bind(init, capacity=capacity, priority_fraction=priority_fraction),
         add=binding.bind(add, capacity=capacity, add_batch_size=add_batch_size),
         draw=draw,
-        sample=binding.bind(sample, capacity=capacity, **fractions),
+        sample=binding.bind(sample, capacity=capacity, rule=rule),
+        weights=binding.bind(weights, capacity=capacity, rule=rule),
         update=update,
         size=binding.bind(size, capacity=capacity),
         can_sample=can_sample,

@@ -33,6 +33,11 @@ def total(tree: SumTree) -> types.Array:
     return jnp.sum(tree[-1])
 
 
+def weights(tree: SumTree, positions: types.Array) -> types.Array:
+    """Returns the weights [n] at positions [n]."""
+    return tree[0].reshape(-1)[positions]
+
+
 def set_weights(tree: SumTree, positions: types.Array, weights: types.Array) -> SumTree:
     """Sets the weights [n] at positions [n]; of several for one position the largest counts."""
     leaves = tree[0].reshape(-1).at[positions].set(0.0).at[positions].max(weights)

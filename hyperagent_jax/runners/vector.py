@@ -43,8 +43,7 @@ def replay_settings(
         config.discount,
         agent.perturbation.dim,
         prior.shape,
-        config.recent_fraction,
-        config.priority_fraction,
+        agents_base.sampling_rule(config),
     )
 
 
