@@ -5,6 +5,7 @@ import jax
 import jax.numpy as jnp
 import rlax
 
+from hyperagent_jax import rows
 from hyperagent_jax import types
 
 # A setting that may be traced, so that it can be vmapped over.
@@ -80,7 +81,8 @@ def exact_td_loss(
     chex.assert_rank([coefficients_tm1, a_tm1, q_t], [2, 0, 2])
     chex.assert_type([coefficients_tm1, a_tm1, q_t], [float, int, float])
     # Only the action taken matters: choose its row before any index.
-    mean, coefficients = coefficients_tm1[a_tm1, -1], coefficients_tm1[a_tm1, :-1]
+    chosen = rows.of_action(coefficients_tm1, a_tm1)
+    mean, coefficients = chosen[-1], chosen[:-1]
     reward = valid_reward(r_t, a_tm1, q_t)
     error = optimistic_td_error(mean, reward, discount_t, q_t, q_t_selector)
     if is_zero(sigma):

@@ -10,6 +10,7 @@ import numpy as np
 from hyperagent_jax import binding
 from hyperagent_jax import checks
 from hyperagent_jax import indices as indices_lib
+from hyperagent_jax import rows
 from hyperagent_jax import types
 from hyperagent_jax.losses import arrays
 from hyperagent_jax.losses.base import Loss
@@ -114,14 +115,17 @@ def td_loss_with_value(
         loss = arrays.exact_td_loss(
             belief_tm1, t.a_tm1, t.r_t, t.discount_t, *targets, t.z_t, sigma, second_moment
         )
-        return loss, belief_tm1[t.a_tm1, -1]
+        return loss, rows.of_action(belief_tm1[:, -1], t.a_tm1)
 
     loss_indices = cast(types.Array, noise.indices) if kind == "sampled" else support
     if network.is_linear:  # only the action taken matters: choose its row before any index
-        mean, coefficients = belief_tm1[t.a_tm1, -1], belief_tm1[t.a_tm1, :-1]
+        chosen = rows.of_action(belief_tm1, t.a_tm1)
+        mean, coefficients = chosen[-1], chosen[:-1]
         q_tm1 = jax.vmap(lambda index: mean + jnp.dot(coefficients, index))(loss_indices)
     else:
-        q_tm1 = jax.vmap(lambda index: network.value(params, belief_tm1, index)[t.a_tm1])(loss_indices)
+        q_tm1 = jax.vmap(lambda index: rows.of_action(network.value(params, belief_tm1, index), t.a_tm1))(
+            loss_indices
+        )
     if target_index == "dependent":
         q_t, q_t_selector = jax.vmap(lambda index: q_values_t(index[None]))(loss_indices)
     else:

@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from hyperagent_jax import rows
 from hyperagent_jax import types
 from hyperagent_jax.networks import checks
 
@@ -50,8 +51,8 @@ def look_up_row(
     A learner may later put a shorter table in its place, with only the rows that a batch asks for.
     """
     if module.has_variable("params", ROWS):  # any number of rows, so no check of its shape
-        return module.get_variable("params", ROWS)[state]
-    return module.param(ROWS, init, shape)[state]
+        return rows.look_up(module.get_variable("params", ROWS), state)
+    return rows.look_up(module.param(ROWS, init, shape), state)
 
 
 class OneHot(nn.Module):
