@@ -28,7 +28,7 @@ def by_product(table: types.Array, state: types.Array) -> types.Array:
 
 def look_up(table: types.Array, state: types.Array) -> types.Array:
     """Returns row `state` of a table [num_rows, width]; a state beyond the last one reads the last row."""
-    # JAX does not pass a vmapped numpy array to a function with its own derivative; the sum makes it an array of JAX.
+    # JAX does not pass a vmapped numpy array to a function with its own derivative; a sum makes it one of JAX.
     return _look_up(jnp.asarray(table), state + jnp.zeros((), jnp.int32))
 
 
