@@ -48,6 +48,20 @@ def gaussian(dim: int) -> IndexDistribution:
     return IndexDistribution("gaussian", dim, 0.0, 1.0, lambda key, shape: jax.random.normal(key, (*shape, dim)))
 
 
+def truncated_gaussian(dim: int) -> IndexDistribution:
+    """Makes N(0, 1) per coordinate, truncated at two standard deviations; the noise of dqn_zoo's Rainbow."""
+    _check_dim(dim)
+    # 1 - 2 b phi(b) / (2 Phi(b) - 1) at b = 2.
+    second_moment = 1.0 - 4.0 * math.exp(-2.0) / math.sqrt(2.0 * math.pi) / math.erf(math.sqrt(2.0))
+    return IndexDistribution(
+        "truncated_gaussian",
+        dim,
+        0.0,
+        second_moment,
+        lambda key, shape: jax.random.truncated_normal(key, -2.0, 2.0, (*shape, dim)),
+    )
+
+
 def _on_sphere(key: types.PRNGKey, shape: tuple[int, ...], dim: int, radius: float) -> types.Array:
     x = jax.random.normal(key, (*shape, dim))
     return x * (radius * jax.lax.rsqrt(jnp.maximum(jnp.sum(x * x, -1, keepdims=True), 1e-30)))
@@ -109,13 +123,32 @@ def bernoulli_mask(dim: int) -> IndexDistribution:
     )
 
 
+def exponential_mask(dim: int) -> IndexDistribution:
+    """Makes independent Exp(1) per coordinate; the weights of the Bayesian bootstrap."""
+    _check_dim(dim)
+    return IndexDistribution(
+        "exponential_mask", dim, 1.0, None, lambda key, shape: jax.random.exponential(key, (*shape, dim))
+    )
+
+
 def no_index() -> IndexDistribution:
     """Makes the distribution on the one point of R^0, for networks that have no index."""
     return IndexDistribution("no_index", 0, 0.0, 1.0, lambda key, shape: jnp.zeros((*shape, 0)))
 
 
 DISTRIBUTIONS: dict[str, Callable[[int], IndexDistribution]] = {
-    f.__name__: f for f in (gaussian, sphere, scaled_sphere, cube, unit_cube, coordinate, bernoulli_mask)
+    f.__name__: f
+    for f in (
+        gaussian,
+        truncated_gaussian,
+        sphere,
+        scaled_sphere,
+        cube,
+        unit_cube,
+        coordinate,
+        bernoulli_mask,
+        exponential_mask,
+    )
 }
 
 

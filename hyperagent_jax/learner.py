@@ -1,5 +1,6 @@
 """The one learner: Double-DQN's update for any epistemic network, loss and optimiser."""
 
+import functools
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -8,9 +9,11 @@ import optax
 
 from hyperagent_jax import binding
 from hyperagent_jax import checks
+from hyperagent_jax import langevin
 from hyperagent_jax import lazy_adam
 from hyperagent_jax import losses
 from hyperagent_jax import optimizers
+from hyperagent_jax import prng
 from hyperagent_jax import types
 from hyperagent_jax.networks import epistemic
 
@@ -41,6 +44,18 @@ class UpdateFn(Protocol):
         self, state: LearnerState, batch: types.Batch, noise: losses.LossNoise, /
     ) -> tuple[LearnerState, Metrics]:
         """Returns the state after the update, and metrics."""
+
+
+class UpdateNoise(NamedTuple):
+    """The random numbers of one update when the optimiser needs some, too.
+
+    Attributes:
+        loss: those of the loss.
+        optimizer: data of the optimiser's key, two 32-bit words.
+    """
+
+    loss: losses.LossNoise
+    optimizer: types.Array
 
 
 class VariablesFn(Protocol):
@@ -220,6 +235,43 @@ def update(
     return new_state, {"loss": value, "losses": each}
 
 
+def draw_with_key(key: types.PRNGKey, batch_size: int, *, draw: losses.DrawFn) -> UpdateNoise:
+    """Draws the random numbers of one update for an optimiser that needs a key.
+
+    Args:
+        key: random key.
+        batch_size: number of transitions.
+        draw: draws those of the loss.
+    """
+    words = jax.random.bits(types.fold_in_tag(key, "optimizer"), (2,), jnp.uint32)
+    return UpdateNoise(draw(key, batch_size), words)
+
+
+def update_with_key(
+    state: LearnerState,
+    batch: types.Batch,
+    noise: UpdateNoise,
+    *,
+    value_and_grad: ValueAndGradFn,
+    apply_gradient: ApplyGradientFn,
+) -> tuple[LearnerState, Metrics]:
+    """Updates the parameters on a batch, with an optimiser that needs a key.
+
+    Args:
+        state: the learner's state.
+        batch: a Batch of B transitions.
+        noise: the random numbers of the update, from `Learner.draw`.
+        value_and_grad: computes the gradient.
+        apply_gradient: applies it.
+
+    Returns:
+        The state after the update, and the metrics of `update`.
+    """
+    key = prng.hash_key(jax.random.wrap_key_data(noise.optimizer, impl="threefry2x32"))
+    with_key = functools.partial(apply_gradient, key=key)
+    return update(state, batch, noise.loss, value_and_grad=value_and_grad, apply_gradient=with_key)
+
+
 def step(
     state: LearnerState, batch: types.Batch, key: types.PRNGKey, *, draw: losses.DrawFn, update: UpdateFn
 ) -> tuple[LearnerState, Metrics]:
@@ -284,7 +336,7 @@ def _params_at(state: LearnerState, observation: types.Array) -> tuple[types.Par
 def make_learner(
     network: epistemic.EpistemicNetwork,
     loss: losses.Loss,
-    optimizer: optax.GradientTransformation | optimizers.Adam,
+    optimizer: optax.GradientTransformation | optimizers.Adam | langevin.StochasticTransformation,
     *,
     target_period: int | types.Array = 4,
     polyak: float | types.Array | None = None,
@@ -296,7 +348,7 @@ def make_learner(
         loss: loss of one transition.
         optimizer: any optax optimiser, `optimizers.Adam`, or `lazy_adam.LazyAdam` for networks on integer states.
             Optimisers with extra arguments (`optax.lbfgs`, `optax.contrib.reduce_on_plateau`) get `value`, `grad`
-            and `value_fn`.
+            and `value_fn`; those of langevin.py get a random `key` too.
         target_period: the target parameters become a copy of the online ones after every update whose number,
             counted from 1, is a multiple of this. May be traced.
         polyak: tau of a moving target instead: after every update the target parameters become
@@ -320,6 +372,7 @@ def make_learner(
     value_and_grad = binding.bind(losses.value_and_grad, network=network, loss=loss, axes=None)
     params: ParamsFn = _params
     params_at: ParamsAtFn = _params_at
+    draw: Any = loss.draw
     if isinstance(optimizer, lazy_adam.LazyAdam):
         if not loss.has_local_gradient:
             raise ValueError(
@@ -336,17 +389,22 @@ def make_learner(
         params = binding.bind(lazy_adam.whole_params, rules=rules)
         params_at = binding.bind(lazy_adam.params_at, rules=rules)
     else:
+        is_stochastic = isinstance(optimizer, langevin.StochasticTransformation)
         if isinstance(optimizer, optimizers.Adam):
             optimizer = optimizer.transformation()
-        optimizer = optax.with_extra_args_support(optimizer)
+        optimizer = optimizer if is_stochastic else optax.with_extra_args_support(optimizer)
         init_fn = binding.bind(init, network=network, optimizer=optimizer)
         apply_fn = binding.bind(apply_gradient, optimizer=optimizer, target_period=target_period, polyak=polyak)
-        update_fn = binding.bind(update, value_and_grad=value_and_grad, apply_gradient=apply_fn)
+        if is_stochastic:
+            draw = binding.bind(draw_with_key, draw=loss.draw)
+        update_fn = binding.bind(
+            update_with_key if is_stochastic else update, value_and_grad=value_and_grad, apply_gradient=apply_fn
+        )
     return Learner(
         init=init_fn,
-        step=binding.bind(step, draw=loss.draw, update=update_fn),
+        step=binding.bind(step, draw=draw, update=update_fn),
         update=update_fn,
-        draw=loss.draw,
+        draw=draw,
         variables=binding.bind(variables, params=params),
         values=binding.bind(values, network=network, params_at=params_at),
         batch_loss=batch_loss,

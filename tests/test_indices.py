@@ -19,6 +19,9 @@ MOMENTS = {
     "unit_cube": lambda dim: (0.0, 1.0 / dim, 0.0),
     "coordinate": lambda dim: (1.0 / dim, 1.0 / dim, 0.0),
     "bernoulli_mask": lambda dim: (1.0, 2.0, 1.0),
+    "exponential_mask": lambda dim: (1.0, 2.0, 1.0),
+    # The second moment of N(0, 1) truncated at +-2: 1 - 4 phi(2) / (2 Phi(2) - 1).
+    "truncated_gaussian": lambda dim: (0.0, 0.7737413035499232, 0.0),
 }
 
 

@@ -11,10 +11,13 @@ from hyperagent_jax import agents
 from hyperagent_jax import types
 from hyperagent_jax.agents import atari_presets
 from hyperagent_jax.agents import base
+from hyperagent_jax.agents import bayes_ucbdqn
 from hyperagent_jax.agents import bootdqn
 from hyperagent_jax.agents import ddqn
 from hyperagent_jax.agents import hyperagent
 from hyperagent_jax.agents import hyperagent_rmax
+from hyperagent_jax.agents import langevin
+from hyperagent_jax.agents import noisy
 from hyperagent_jax.experiment import fingerprint
 
 BASE = dict(
@@ -31,6 +34,7 @@ BASE = dict(
     update_period=1,
     target_period=4,
     min_replay=128,
+    random_start=True,
     replay_capacity=1_000_000,
     recent_fraction=0.0,
     priority_fraction=0.0,
@@ -65,7 +69,29 @@ HYPERAGENT = dict(
     prior_std=1.0,
     mean_init="sphere",
 )
-ENSEMBLE = dict(**BASE, index_dim=4, prior_scale=0.0, resample_probability=0.01, optimistic=False)
+ENSEMBLE = dict(
+    **BASE,
+    index_dim=4,
+    prior_scale=0.0,
+    resample_probability=0.01,
+    optimistic=False,
+    mask_distribution="bernoulli_mask",
+)
+NOISY = dict(
+    **BASE,
+    noise="factorised",
+    noise_std=0.5,
+    noise_distribution="gaussian",
+    shares_noise=True,
+    scale_width=64,
+    num_atoms=1,
+    v_max=10.0,
+    dueling="none",
+)
+RAINBOW = dict(
+    num_atoms=51, dueling="separate", noise_std=0.1, n_step=3, priority_fraction=1.0, importance_beta=0.4
+)
+LANGEVIN = dict(**BASE, noise_scale=1e-4, bias_factor=1.0, noise_kind="normal")
 PRIORITIZED = dict(
     updates_per_step=4, recent_fraction=0.25, priority_fraction=0.5, unit_prior=True, prior_scale=0.5
 )
@@ -96,6 +122,17 @@ EXPECTED = {
         hyperagent.Config,
         HYPERAGENT,
         dict(network="epinet", index_distribution="gaussian", sigma=0.0, prior_scale=1.0, **DEPENDENT),
+    ),
+    "noisy_net": (noisy.Config, NOISY, {}),
+    "sane": (noisy.Config, NOISY, dict(noise="state", shares_noise=False)),
+    "langevin_adam": (langevin.Config, LANGEVIN, dict(optimizer="langevin_adam")),
+    "adam_lmc": (langevin.Config, LANGEVIN, dict(optimizer="adam_lmc")),
+    "rainbow": (noisy.Config, NOISY, RAINBOW),
+    "der": (noisy.Config, NOISY, dict(**RAINBOW) | dict(n_step=20)),
+    "bayes_ucbdqn": (
+        bayes_ucbdqn.Config,
+        dict(**ENSEMBLE, quantile=0.8),
+        dict(optimistic=True, mask_distribution="exponential_mask"),
     ),
 }
 

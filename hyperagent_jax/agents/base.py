@@ -14,12 +14,14 @@ import optax
 
 from hyperagent_jax import actor as actor_lib
 from hyperagent_jax import indices
+from hyperagent_jax import langevin
 from hyperagent_jax import lazy_adam
 from hyperagent_jax import learner as learner_lib
 from hyperagent_jax import losses
 from hyperagent_jax import optimizers
 from hyperagent_jax import types
 from hyperagent_jax.networks import checks
+from hyperagent_jax.networks import convolutions
 from hyperagent_jax.networks import epistemic
 from hyperagent_jax.networks import torsos
 from hyperagent_jax.replay import ring
@@ -63,13 +65,14 @@ class Config:
         max_grad_norm: the gradient is clipped to this global norm.
         optimizer: "adam", or "lazy_adam", which visits only the rows of the first layer that a batch asks
             for: equal to Adam up to rounding and faster when there are many integer states. "auto" chooses
-            it from 1,024 states on.
+            it from 1,024 states on. "langevin_adam" and "adam_lmc" are for the agents with these names.
         discount: discount factor gamma.
         batch_size: transitions per update.
         updates_per_step: updates after every `update_period` interactions.
         update_period: interactions between two times of learning.
         target_period: updates between two copies of the online into the target network.
-        min_replay: interactions with uniformly random actions before learning starts.
+        min_replay: interactions before learning starts.
+        random_start: whether actions are uniformly random until then; otherwise the agent chooses them.
         replay_capacity: transitions the replay holds.
         recent_fraction: share of every batch that prefers recent transitions: their ages are log-uniform, as many
             from 10 to 100 steps ago as from 100 to 1,000.
@@ -81,7 +84,9 @@ class Config:
         double_q: whether the online network selects the target's action.
         n_step: rewards that a transition sums up before it bootstraps.
         torso: "auto" chooses by the observation: a table for integers, "mlp" for vectors, "small_conv" for small
-            pictures, "atari_conv" for pixels; or one of these three.
+            pictures, "atari_conv" for pixels; or one of these three. Other systems' convolutions are
+            "nature_conv" (DQN's), "nature_conv_unscaled" (on 0 to 255), "data_efficient_conv" (DER's) and
+            "impala_conv" (BBF's).
         prior_regularization: beta of the penalty beta / |D| |theta|^2.
         head_regularization: beta of the penalty beta / |D| times the mean square of the last layer's weights, of
             the generated ones A xi + b where there is an index; the released code's form.
@@ -101,6 +106,7 @@ class Config:
     update_period: int = 1
     target_period: int = 4
     min_replay: int = 128
+    random_start: bool = True
     replay_capacity: int = 1_000_000
     recent_fraction: float = 0.0
     priority_fraction: float = 0.0
@@ -153,7 +159,35 @@ class Config:
         checks.require_widths(name, getattr(self, name))
 
 
-TORSOS = ("auto", "mlp", "small_conv", "atari_conv")
+# Torsos of pixels, which have one dense layer or none.
+_PIXEL_TORSOS: dict[str, Callable[..., nn.Module]] = {
+    "atari_conv": torsos.AtariConv,
+    "nature_conv": convolutions.PlainConv,
+    "nature_conv_unscaled": functools.partial(convolutions.PlainConv, divisor=1.0),
+    "data_efficient_conv": functools.partial(convolutions.PlainConv, layers=convolutions.DATA_EFFICIENT),
+    "impala_conv": convolutions.ImpalaConv,
+}
+TORSOS = ("auto", "mlp", "small_conv", *_PIXEL_TORSOS)
+
+
+def make_bare_torso(
+    hidden_sizes: tuple[int, ...], spec: types.EnvironmentSpec, kind: str = "auto"
+) -> tuple[nn.Module, types.Array, tuple[int, ...]]:
+    """Returns a torso without its dense layers, an example observation, and the widths of the layers left out.
+
+    A table of rows for integer states is a dense layer that stays.
+
+    Args:
+        hidden_sizes: widths of the layers.
+        spec: the environment.
+        kind: one of `TORSOS`; "auto" chooses by the observation.
+    """
+    if spec.num_states is not None:
+        torso, observation = make_torso(hidden_sizes[:1], spec)
+        return torso, observation, hidden_sizes[1:]
+    torso, observation = make_torso(hidden_sizes, spec, kind)
+    no_layers: dict[str, Any] = {"dense": None} if hasattr(torso, "dense") else {"features": ()}
+    return torso.clone(**no_layers), observation, hidden_sizes
 
 
 def make_torso(
@@ -175,7 +209,9 @@ def make_torso(
         kind = "atari_conv" if is_large else "small_conv" if is_picture else "mlp"
     if kind == "mlp":
         return torsos.Mlp(hidden_sizes), jnp.zeros(shape, spec.dtype)
-    smallest = torsos.AtariConv.SMALLEST_SIDE if kind == "atari_conv" else torsos.SmallConv.SMALLEST_SIDE
+    smallest = torsos.SmallConv.SMALLEST_SIDE
+    if kind in _PIXEL_TORSOS and kind != "impala_conv":
+        smallest = torsos.AtariConv.SMALLEST_SIDE
     if len(shape) != 3 or min(shape[:2]) < smallest:
         raise ValueError(
             f"torso={kind} is for pictures [height, width, channels] of at least {smallest} by {smallest}, got "
@@ -185,7 +221,8 @@ def make_torso(
         return torsos.SmallConv(hidden_sizes), jnp.zeros(shape, spec.dtype)
     if len(hidden_sizes) != 1:
         raise ValueError(f"hidden_sizes must be one width for pixels, got {hidden_sizes}")
-    return torsos.AtariConv(hidden_sizes[0]), jnp.zeros(shape, jnp.uint8)
+    is_small = min(shape[:2]) < torsos.AtariConv.SMALLEST_SIDE  # not pixels, but small pictures
+    return _PIXEL_TORSOS[kind](dense=hidden_sizes[0]), jnp.zeros(shape, spec.dtype if is_small else jnp.uint8)
 
 
 def make_agent(
@@ -199,6 +236,7 @@ def make_agent(
     num_ois: int = 1,
     resample_probability: float = 0.0,
     epsilon: Callable[[types.Array], types.Array] | float = 0.0,
+    optimizer: langevin.StochasticTransformation | optax.GradientTransformation | None = None,
 ) -> Agent:
     """Puts an agent together from its network and loss.
 
@@ -212,13 +250,14 @@ def make_agent(
         num_ois: likewise.
         resample_probability: see `actor.make_actor`; for training only.
         epsilon: likewise.
+        optimizer: an optimiser of its own; by default that of `config`.
     """
     loss = losses.with_prior_regularization(loss, config.prior_regularization)
     loss = losses.with_head_regularization(loss, network, config.head_regularization)
     loss = losses.with_gradient_penalty(loss, config.gradient_penalty)
     make_replay(config)  # refuses a bad combination of settings before anything runs
     learner = learner_lib.make_learner(
-        network, loss, make_optimizer(config, spec, loss), target_period=config.target_period
+        network, loss, optimizer or make_optimizer(config, spec, loss), target_period=config.target_period
     )
     make_actor = functools.partial(
         actor_lib.make_actor, network.index, spec.num_actions, action_index=action_index, num_ois=num_ois

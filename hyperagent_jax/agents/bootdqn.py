@@ -3,14 +3,18 @@
 Ensemble+ and its optimistic variant are the same algorithm with other settings (see presets.py).
 """
 
+from collections.abc import Callable
 import dataclasses
 
+from hyperagent_jax import checks
 from hyperagent_jax import indices
 from hyperagent_jax import losses
 from hyperagent_jax import types
 from hyperagent_jax.agents import base
 from hyperagent_jax.networks import epistemic
 from hyperagent_jax.networks import priors
+
+MASKS = ("bernoulli_mask", "exponential_mask")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,22 +27,37 @@ class Config(base.Config):
         resample_probability: chance per step that the acting member is redrawn inside an episode; has no effect
             when optimistic.
         optimistic: whether to act on, and bootstrap from, the best member instead of one.
+        mask_distribution: distribution of the members' weights of a transition: "bernoulli_mask" or
+            "exponential_mask".
     """
 
     index_dim: int = 4
     prior_scale: float = 0.0
     resample_probability: float = 0.01
     optimistic: bool = False
+    mask_distribution: str = "bernoulli_mask"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.require(1, "index_dim")
         self.require(0, "prior_scale")
         self.require(0, "resample_probability", high=1)
+        checks.one_of("mask_distribution", self.mask_distribution, MASKS)
 
 
-def make_agent(config: Config, spec: types.EnvironmentSpec) -> base.Agent:
-    """Makes an ensemble agent for an environment."""
+def make_agent(
+    config: Config,
+    spec: types.EnvironmentSpec,
+    adapt: Callable[[epistemic.EpistemicNetwork], epistemic.EpistemicNetwork] = lambda network: network,
+) -> base.Agent:
+    """Makes an ensemble agent for an environment.
+
+    Args:
+        config: its settings.
+        spec: the environment.
+        adapt: changes the ensemble that `config` describes.
+    """
+    masks = indices.make(config.mask_distribution, config.index_dim)
     torso, observation = base.make_torso(config.hidden_sizes, spec, config.torso)
     network = epistemic.make_ensemble_network(
         torso,
@@ -48,9 +67,11 @@ def make_agent(config: Config, spec: types.EnvironmentSpec) -> base.Agent:
         prior=priors.ensemble_prior(config.prior_scale) if config.prior_scale else priors.no_prior(),
         num_states=spec.num_states,
     )
+    network = adapt(network)
     loss = losses.make_td_loss(
         network,
         kind="enumerated",
+        perturbation=masks,
         target_index="all" if config.optimistic else "dependent",
         double_q=config.double_q,
         is_masked=True,
@@ -60,7 +81,7 @@ def make_agent(config: Config, spec: types.EnvironmentSpec) -> base.Agent:
         spec,
         network,
         loss,
-        indices.bernoulli_mask(config.index_dim),
+        masks,
         action_index="all" if config.optimistic else "episode",
         resample_probability=config.resample_probability,
     )

@@ -7,10 +7,13 @@ from typing import Any
 from hyperagent_jax import config as config_lib
 from hyperagent_jax import types
 from hyperagent_jax.agents import base
+from hyperagent_jax.agents import bayes_ucbdqn
 from hyperagent_jax.agents import bootdqn
 from hyperagent_jax.agents import ddqn
 from hyperagent_jax.agents import hyperagent
 from hyperagent_jax.agents import hyperagent_rmax
+from hyperagent_jax.agents import langevin
+from hyperagent_jax.agents import noisy
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,6 +93,23 @@ _ENSEMBLE_PLUS = dataclasses.replace(
     _BOOTDQN, source="Ensemble+ (Osband et al., 2018): bootstrapped DQN with a randomised prior per member"
 ).with_overrides(prior_scale=30.0)  # spreads as HyperAgent's prior does at initialisation
 
+_NOISY_NET = Preset(
+    noisy.Config, noisy.make_agent, "Noisy-Net (Fortunato et al., 2018): factorised Gaussian noise in dense layers"
+)
+_RAINBOW = dataclasses.replace(
+    _NOISY_NET, source="Rainbow (Hessel et al., 2018): C51, dueling, noisy layers, 3 steps, prioritised replay"
+).with_overrides(
+    num_atoms=51,
+    dueling="separate",
+    noise_std=0.1,
+    n_step=3,
+    priority_fraction=1.0,  # by roots of losses: the exponent 0.5 of Rainbow
+    importance_beta=0.4,
+)
+_LANGEVIN = Preset(
+    langevin.Config, langevin.make_agent, "LangevinAdam (Ishfaq et al., 2024): Adam with preconditioned noise"
+).with_overrides(optimizer="langevin_adam")
+
 CONFIGS: dict[str, Preset] = {
     "hyperagent": _HYPERAGENT,
     "hyperagent_ois": _OIS,
@@ -121,5 +141,24 @@ CONFIGS: dict[str, Preset] = {
         prior_scale=1.0,
         loss="sampled",
         target_index="dependent",
+    ),
+    # Systems that the paper compares with, in its setting: torso, optimiser, replay and double Q as HyperAgent's.
+    "noisy_net": _NOISY_NET,
+    "sane": dataclasses.replace(
+        _NOISY_NET, source="SANE (Aravindan and Lee, 2021): one state-dependent scale of noise, a draw per example"
+    ).with_overrides(noise="state", shares_noise=False),
+    "langevin_adam": _LANGEVIN,
+    "adam_lmc": dataclasses.replace(
+        _LANGEVIN, source="Adam LMCDQN (Ishfaq et al., 2024): Langevin Monte Carlo with Adam's direction as a bias"
+    ).with_overrides(optimizer="adam_lmc"),
+    "rainbow": _RAINBOW,
+    "der": dataclasses.replace(
+        _RAINBOW, source="DER (van Hasselt et al., 2019): Rainbow with many updates and long sums of rewards"
+    ).with_overrides(n_step=20),
+    "bayes_ucbdqn": Preset(
+        bayes_ucbdqn.Config,
+        bayes_ucbdqn.make_agent,
+        "Bayes-UCBDQN (Tiapkin et al., 2022), inferred: Exp(1) weights, a quantile over the members",
+        dict(optimistic=True, mask_distribution="exponential_mask"),
     ),
 }

@@ -277,6 +277,12 @@ class DeepSea(base.Experiment):
         solved_return = round(0.8 * optimum if protocol.stochastic else optimum, 6)
         return dataclasses.replace(protocol, solved_return=solved_return)
 
+    def configs(self, options: Any = None) -> dict[str, Any]:
+        configs = super().configs(options)
+        # Returns are between -0.01 and 1: atoms in +-10 would be 0.4 apart, 800 steps at size 20.
+        distributional = {name: configs[name].with_overrides(v_max=1.0) for name in ("rainbow", "der")}
+        return {**configs, **distributional}
+
     def length(self, protocol: Protocol) -> int:
         return protocol.max_episodes * protocol.size
 

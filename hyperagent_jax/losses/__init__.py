@@ -3,7 +3,8 @@
 Three layers, each usable without the ones below it:
   * arrays: `optimistic_td_error`, `exact_td_loss`, `sampled_td_loss`, `masked_td_loss`: functions of arrays for
     one transition, in the form of rlax.
-  * td, terms: `make_td_loss` and the `with_*` functions: a `Loss` of one transition for an `EpistemicNetwork`.
+  * td, categorical, terms: `make_td_loss`, `make_categorical_loss` and the `with_*` functions: a `Loss` of one
+    transition for an `EpistemicNetwork`.
   * batch: `batch_loss` and `value_and_grad`: a `Loss` over a batch, with regulariser and gradient penalty.
 """
 
@@ -23,6 +24,8 @@ from hyperagent_jax.losses.batch import check_batch as check_batch
 from hyperagent_jax.losses.batch import propagate_nan as propagate_nan
 from hyperagent_jax.losses.batch import value_and_grad as value_and_grad
 from hyperagent_jax.losses.batch import with_prior_beliefs as with_prior_beliefs
+from hyperagent_jax.losses.categorical import categorical_loss as categorical_loss
+from hyperagent_jax.losses.categorical import make_categorical_loss as make_categorical_loss
 from hyperagent_jax.losses.td import LOSSES as LOSSES
 from hyperagent_jax.losses.td import TARGET_INDICES as TARGET_INDICES
 from hyperagent_jax.losses.td import draw_noise as draw_noise

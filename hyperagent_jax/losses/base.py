@@ -7,23 +7,26 @@ from hyperagent_jax import types
 
 
 class LossNoise(NamedTuple):
-    """The random numbers of one update.
+    """The random numbers of one update; a leading axis of length 1 is for what all transitions share.
 
     Attributes:
         indices: indices xi of the sampled loss, [B, N, M]; None for the others.
         target_indices: indices xi^- of the bootstrap target, [B, num_ois, M]; None when the target uses the
             indices of the loss or all values of the index.
+        selector_indices: indices with which the online network selects the target's actions, like
+            `target_indices`; None when these serve.
     """
 
     indices: types.Array | None
     target_indices: types.Array | None
+    selector_indices: types.Array | None = None
 
 
 class DrawFn(Protocol):
     """Draws the random numbers of a batch."""
 
     def __call__(self, key: types.PRNGKey, batch_size: int, /) -> LossNoise:
-        """Returns the LossNoise of a batch; every array has a leading batch axis."""
+        """Returns the LossNoise of a batch; every array has a leading axis of length batch_size or 1."""
 
 
 class ApplyFn(Protocol):

@@ -75,6 +75,8 @@ def _over_transitions(
     noise: LossNoise,
     axes: Any,
 ) -> Any:
+    size = batch.transitions.a_tm1.shape[0]
+    noise = jax.tree.map(lambda x: jnp.broadcast_to(x, (size, *x.shape[1:])), noise)  # where it is shared
     per_transition = jax.vmap(apply, (axes, axes, 0, 0, 0, 0))
     return per_transition(params, target_params, batch.transitions, batch.prior_tm1, batch.prior_t, noise)
 

@@ -19,6 +19,8 @@ from hyperagent_jax.networks import epistemic
 
 LOSSES = ("exact", "sampled", "enumerated")
 TARGET_INDICES = ("transition", "shared", "dependent", "all")
+LOSS_INDICES = ("transition", "shared")
+SELECTOR_INDICES = ("target", "own")
 
 
 def draw_noise(
@@ -30,6 +32,8 @@ def draw_noise(
     target_index: str,
     num_indices: int,
     num_ois: int,
+    loss_index: str = "transition",
+    selector_index: str = "target",
 ) -> LossNoise:
     """Draws the random numbers of one update.
 
@@ -41,18 +45,22 @@ def draw_noise(
         target_index: how target indices are drawn.
         num_indices: number of indices N of the sampled loss.
         num_ois: number of target indices.
+        loss_index: how the indices of the sampled loss are drawn.
+        selector_index: whether the selector has indices of its own.
 
     Returns:
-        LossNoise whose arrays have a leading axis of length B.
+        LossNoise whose arrays have a leading axis of length B, or of length 1 where all transitions share them.
     """
-    loss_indices, target = None, None
+    loss_indices, target, selector = None, None, None
     if kind == "sampled":
-        loss_indices = index.sample(types.fold_in_tag(key, "loss"), (batch_size, num_indices))
+        drawn = batch_size if loss_index == "transition" else 1
+        loss_indices = index.sample(types.fold_in_tag(key, "loss"), (drawn, num_indices))
     if target_index in ("transition", "shared"):
         drawn = batch_size if target_index == "transition" else 1
         target = index.sample(types.fold_in_tag(key, "target"), (drawn, num_ois))
-        target = jnp.broadcast_to(target, (batch_size, *target.shape[1:]))
-    return LossNoise(loss_indices, target)
+        if selector_index == "own":
+            selector = index.sample(types.fold_in_tag(key, "selector"), (drawn, num_ois))
+    return LossNoise(loss_indices, target, selector)
 
 
 def td_loss_with_value(
@@ -106,7 +114,8 @@ def td_loss_with_value(
         """Target network's and selecting Q-values at o_t, [K, num_actions] each."""
         over_indices = jax.vmap(network.value, (None, None, 0))
         q_t = over_indices(target_params, target_belief_t, target_indices)
-        return q_t, over_indices(online, online_belief_t, target_indices) if double_q else None
+        selector = target_indices if noise.selector_indices is None else noise.selector_indices
+        return q_t, over_indices(online, online_belief_t, selector) if double_q else None
 
     if kind == "exact":
         second_moment = network.index.second_moment
@@ -176,6 +185,8 @@ def make_td_loss(
     target_index: str = "transition",
     num_ois: int = 1,
     double_q: bool = True,
+    loss_index: str = "transition",
+    selector_index: str = "target",
 ) -> Loss:
     """Makes the TD loss of all systems with an index (eq. 4, 8 and "Algorithmic difference" of
     https://arxiv.org/abs/2402.10228).
@@ -196,6 +207,9 @@ def make_td_loss(
             per update (state-independent), "dependent" uses xi itself, "all" maximises over all its values.
         num_ois: number of target indices over which the target is maximised.
         double_q: whether the online network selects the target's action.
+        loss_index: whether the sampled loss draws its indices for every "transition", or once per update
+            ("shared"), as Noisy-Net does.
+        selector_index: whether the selecting online network has the indices of the "target" or its "own".
 
     Returns:
         The Loss; draw the z_t of transitions from its `perturbation`.
@@ -203,6 +217,8 @@ def make_td_loss(
     index = network.index
     checks.one_of("loss", kind, LOSSES)
     checks.one_of("target_index", target_index, TARGET_INDICES)
+    checks.one_of("loss_index", loss_index, LOSS_INDICES)
+    checks.one_of("selector_index", selector_index, SELECTOR_INDICES)
     checks.flag("is_masked", is_masked)
     checks.flag("double_q", double_q)
     checks.real_number("sigma", sigma, 0)
@@ -247,7 +263,16 @@ def make_td_loss(
             f"target_index={target_index} leaves no choice of target indices: use num_ois=1",
         ),
         (
-            perturbation.dim != index.dim,
+            loss_index == "shared" and kind != "sampled",
+            f"the {kind} loss draws no indices to share: use the sampled loss with loss_index=shared",
+        ),
+        (
+            selector_index == "own" and (target_index in ("dependent", "all") or not double_q),
+            "selector_index=own needs a selector and indices to draw: use double_q and target_index=transition",
+        ),
+        (
+            # A loss that does not use z can do with none: an index may be as large as a layer.
+            perturbation.dim != index.dim and (perturbation.dim > 0 or is_masked or has_noise),
             f"the perturbation must have the dimension {index.dim} of the index, got {perturbation.dim}",
         ),
         (has_noise and index.dim == 0, "sigma is for networks with an index: use sigma=0"),
@@ -274,6 +299,8 @@ def make_td_loss(
             target_index=target_index,
             num_indices=num_indices,
             num_ois=num_ois,
+            loss_index=loss_index,
+            selector_index=selector_index,
         ),
         binding.bind(td_loss, **settings),
         apply_with_value=binding.bind(td_loss_with_value, **settings),

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import flax.linen as nn
+import numpy as np
 
 from hyperagent_jax import indices
 from hyperagent_jax import types
@@ -29,6 +30,9 @@ class EpistemicNetwork(NamedTuple):
         is_linear: whether beliefs are coefficients [num_actions, index_dim + 1] of a function that is linear in
             the index, their product with [index, 1]; the exact loss needs it.
         observation: zeros in the shape of one observation; None if it is not known.
+        distribution: maps (params, belief, index) to the logits [num_actions, num_atoms] of the returns'
+            distribution, whose mean is `value`; None for networks without one.
+        atoms: the returns that have these probabilities, [num_atoms]; None likewise.
         belief: method that maps (variables, observation) to the belief: `prior` and `posterior` in one call.
         apply: method that maps (variables, observation, index) to Q-values [num_actions].
     """
@@ -40,6 +44,8 @@ class EpistemicNetwork(NamedTuple):
     index: indices.IndexDistribution  # type: ignore[assignment]  # hides tuple.index
     is_linear: bool
     observation: Any = None
+    distribution: Callable[[types.Params, types.Belief, types.Array], types.Array] | None = None
+    atoms: np.ndarray | None = None
 
     def belief(self, variables: types.Variables, observation: Any) -> types.Belief:
         """Returns everything about one observation that does not depend on the index."""

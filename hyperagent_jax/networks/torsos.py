@@ -128,11 +128,14 @@ class AtariConv(nn.Module):
 
     As in the released code the pixels enter unscaled and the flat convolution outputs are scaled to
     [0, 1] per example before the dense layer. Height and width must be at least `SMALLEST_SIDE`.
+
+    Attributes:
+        dense: width of the dense layer; None for none.
     """
 
     SMALLEST_SIDE: ClassVar[int] = 36
 
-    dense: int = 256
+    dense: int | None = 256
 
     @nn.compact
     def __call__(self, pixels: types.Array) -> types.Array:
@@ -142,7 +145,8 @@ class AtariConv(nn.Module):
                 x
             )
             x = nn.relu(x)
-        return nn.relu(TransposedDense(self.dense)(min_max_normalize(x.reshape(-1))))
+        x = min_max_normalize(x.reshape(-1))
+        return x if self.dense is None else nn.relu(TransposedDense(self.dense)(x))
 
 
 def min_max_normalize(x: types.Array) -> types.Array:

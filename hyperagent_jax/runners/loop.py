@@ -54,6 +54,8 @@ def make_program(agent: agents_base.Agent) -> Program:
     ) -> tuple[core_lib.SeedState, types.Array]:
         noise = jax.tree.map(lambda x: x[place], noises)
         acted, action = core.act(state, noise)
+        if not agent.config.random_start:
+            return acted, action
         is_greedy = step >= core.setup.num_random_rounds
         indices = jnp.where(is_greedy, acted.indices, state.indices)
         return state._replace(indices=indices), jnp.where(is_greedy, action, core.act_randomly(noise))

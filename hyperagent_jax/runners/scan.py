@@ -79,7 +79,9 @@ def make_runner(
         )
         return state._replace(environment=environment_state, observation=observation), metrics
 
-    def random_step(state: core_lib.SeedState, noises: StepNoises) -> StateAndMetrics:
+    def first_step(state: core_lib.SeedState, noises: StepNoises) -> StateAndMetrics:
+        if not agent.config.random_start:
+            return acting_step(state, noises)
         noise, environment_noise = noises
         return interact(state, core.act_randomly(noise), noise, environment_noise)
 
@@ -127,7 +129,7 @@ def make_runner(
             noise = jax.vmap(draw_seeds, (None, 0))(states.key, steps)
             end = jnp.minimum(block, num_steps - done)
             warm = jnp.clip(core.setup.num_random_rounds - (start + done), 0, end)
-            warmed = jax.lax.fori_loop(0, warm, loop_body(random_step, noise), (states, metrics))
+            warmed = jax.lax.fori_loop(0, warm, loop_body(first_step, noise), (states, metrics))
             first, beyond = (warm, end) if cycle == 1 else (warm // cycle, end // cycle)
             states, metrics = jax.lax.fori_loop(first, beyond, cycle_body(noise), warmed)
             return states, metrics, done + end

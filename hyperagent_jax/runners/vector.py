@@ -185,7 +185,7 @@ class VectorRunner:
             step.env_ids,
             step.is_first,
             self.rounds,
-            self.interactions < self.agent.config.min_replay,
+            self.agent.config.random_start and self.interactions < self.agent.config.min_replay,
         )
         actions, priors, perturbations = map(np.asarray, outputs)  # waits for all updates so far
         self._apply_priorities()
