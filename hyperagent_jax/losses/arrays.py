@@ -37,14 +37,12 @@ def optimistic_td_error(
     """
     chex.assert_rank([q_tm1, r_t, discount_t, q_t], [0, 0, 0, 2])
     chex.assert_type([q_tm1, r_t, discount_t, q_t], float)
-    q_tm1, a_tm1 = q_tm1[None], jnp.zeros((), jnp.int32)
     if q_t_selector is None:
-        errors = jax.vmap(rlax.q_learning, (None,) * 4 + (0,))(q_tm1, a_tm1, r_t, discount_t, q_t)
+        v_t = jnp.max(q_t, axis=-1)
     else:
         chex.assert_equal_shape([q_t, q_t_selector])
-        errors = jax.vmap(rlax.double_q_learning, (None,) * 4 + (0, 0))(
-            q_tm1, a_tm1, r_t, discount_t, q_t, q_t_selector
-        )
+        v_t = jax.vmap(rows.of_action)(q_t, jnp.argmax(q_t_selector, axis=-1))
+    errors = jax.vmap(rlax.td_learning, (None, None, None, 0))(q_tm1, r_t, discount_t, v_t)
     return jnp.max(errors)
 
 

@@ -35,17 +35,18 @@ def total(tree: SumTree) -> types.Array:
 
 def weights(tree: SumTree, positions: types.Array) -> types.Array:
     """Returns the weights [n] at positions [n]."""
-    return tree[0].reshape(-1)[positions]
+    return tree[0][divmod(positions, _CHILDREN)]
 
 
 def set_weights(tree: SumTree, positions: types.Array, weights: types.Array) -> SumTree:
     """Sets the weights [n] at positions [n]; of several for one position the largest counts."""
-    leaves = tree[0].reshape(-1).at[positions].set(0.0).at[positions].max(weights)
-    levels = [leaves.reshape(tree[0].shape)]
+    # Row and column, because a reshape of the leaves to one axis is a copy of them on a TPU.
+    place = divmod(positions, _CHILDREN)
+    levels = [tree[0].at[place].set(0.0).at[place].max(weights)]
     for level in tree[1:]:
-        positions = positions // _CHILDREN
-        sums = jnp.sum(levels[-1][positions], axis=-1)  # whole sums: the errors of differences would add up
-        levels.append(level.reshape(-1).at[positions].set(sums).reshape(level.shape))
+        sums = jnp.sum(levels[-1][place[0]], axis=-1)  # whole sums: the errors of differences would add up
+        place = divmod(place[0], _CHILDREN)
+        levels.append(level.at[place].set(sums))
     return tuple(levels)
 
 
