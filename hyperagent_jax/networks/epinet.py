@@ -120,7 +120,8 @@ def make_epinet_network(
         features = functions.apply(params["torso"], o)
         mean = posterior_scale * torsos.apply_linen(head, params["head"], features)[:, 0]
         hidden = torsos.apply_linen(epinet_input, params["epinet_input"], jax.lax.stop_gradient(features), o)
-        return epistemic.NonlinearBelief(prior_belief.at[:, -1].add(mean), hidden)
+        means = jnp.pad(mean[:, None], ((0, 0), (index.dim, 0)))  # an indexed sum would be a scatter on a TPU
+        return epistemic.NonlinearBelief(prior_belief + means, hidden)
 
     def learnable(params: types.Params, hidden: types.Array, index: types.Array) -> types.Array:
         return posterior_scale * torsos.apply_linen(epinet_output, params["epinet_output"], hidden, index)

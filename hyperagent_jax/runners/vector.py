@@ -72,6 +72,66 @@ class Totals(NamedTuple):
     scores: list[float]
 
 
+def make_act(agent: agents_base.Agent) -> Callable[..., tuple[types.Array, types.Array, types.Array, types.Array]]:
+    """Makes a function that acts in all environments that wait: its arguments are those of `act` below.
+
+    It returns indices, actions, and the prior's beliefs and perturbations of the transitions to come.
+    """
+
+    def act(
+        learner: types.LearnerState,
+        indices: types.Array,
+        key: types.PRNGKey,
+        stacks: types.Array,
+        env_ids: types.Array,
+        is_first: types.Array,
+        number: types.Array,
+        is_random: types.Array,
+    ) -> tuple[types.Array, types.Array, types.Array, types.Array]:
+        key = types.fold_in_tag(jax.random.fold_in(key, number), "act")
+        observations = frames_last(stacks)
+        noise = jax.vmap(agent.actor.draw)(jax.random.split(key, len(env_ids)))
+        # The prior is evaluated here, once for every observation, and never in an update.
+        prior = jax.vmap(agent.network.prior, (None, 0))(learner.prior, observations)
+
+        def choose(
+            observation: types.Array,
+            prior: types.Belief,
+            indices: types.Array,
+            is_first: types.Array,
+            noise: actor_lib.ActorNoise,
+        ) -> tuple[types.Array, types.Array]:
+            return agent.actor.choose(
+                lambda indices: agent.learner.values(learner, observation, indices, prior),
+                indices,
+                is_first,
+                noise,
+                learner.count,
+            )
+
+        greedy, own = jax.vmap(choose)(observations, prior, indices[env_ids], is_first, noise)
+        actions = jnp.where(is_random, jax.vmap(actor_lib.random_action)(noise), greedy)
+        perturbations = agent.perturbation.sample(types.fold_in_tag(key, "perturbation"), (len(env_ids),))
+        return indices.at[env_ids].set(own), actions, prior, perturbations
+
+    return act
+
+
+def make_update(agent: agents_base.Agent) -> Callable[..., tuple[types.LearnerState, types.Array, types.Array]]:
+    """Makes a function of (learner, sum of losses, key, batch) to (learner, sum of losses, losses [B])."""
+
+    def update(
+        learner: types.LearnerState, loss: types.Array, key: types.PRNGKey, batch: types.Batch
+    ) -> tuple[types.LearnerState, types.Array, types.Array]:
+        key = types.fold_in_tag(jax.random.fold_in(key, learner.count), "update")
+        t = batch.transitions
+        t = t._replace(o_tm1=frames_last(t.o_tm1), o_t=frames_last(t.o_t))
+        learner, info = agent.learner.step(learner, batch._replace(transitions=t), key)
+        return learner, loss + info["loss"], info["losses"]
+
+    return update
+
+
 class VectorRunner:
     """Runs an agent in a vector environment; `advance` is one round."""
 
@@ -90,8 +150,8 @@ class VectorRunner:
             )
         )()
         self._loss = jnp.zeros(())
-        self._act = jax.jit(self._make_act(), donate_argnums=1)
-        self._update = jax.jit(self._make_update(), donate_argnums=(0, 1))
+        self._act = jax.jit(make_act(agent), donate_argnums=1)
+        self._update = jax.jit(make_update(agent), donate_argnums=(0, 1))
         self.rounds = 0
         self.interactions = 0
         self.updates = 0
@@ -103,61 +163,6 @@ class VectorRunner:
         self._priorities: list[tuple[np.ndarray, types.Array]] = []  # of updates whose losses may not be there yet
         self._chosen = 0  # batches that were chosen ahead
         self._step: environments_base.VectorStep | None = None
-
-    def _make_act(self) -> Callable[..., tuple[types.Array, types.Array, types.Array, types.Array]]:
-        agent = self.agent
-
-        def act(
-            learner: types.LearnerState,
-            indices: types.Array,
-            key: types.PRNGKey,
-            stacks: types.Array,
-            env_ids: types.Array,
-            is_first: types.Array,
-            number: types.Array,
-            is_random: types.Array,
-        ) -> tuple[types.Array, types.Array, types.Array, types.Array]:
-            key = types.fold_in_tag(jax.random.fold_in(key, number), "act")
-            observations = frames_last(stacks)
-            noise = jax.vmap(agent.actor.draw)(jax.random.split(key, len(env_ids)))
-            # The prior is evaluated here, once for every observation, and never in an update.
-            prior = jax.vmap(agent.network.prior, (None, 0))(learner.prior, observations)
-
-            def choose(
-                observation: types.Array,
-                prior: types.Belief,
-                indices: types.Array,
-                is_first: types.Array,
-                noise: actor_lib.ActorNoise,
-            ) -> tuple[types.Array, types.Array]:
-                return agent.actor.choose(
-                    lambda indices: agent.learner.values(learner, observation, indices, prior),
-                    indices,
-                    is_first,
-                    noise,
-                    learner.count,
-                )
-
-            greedy, own = jax.vmap(choose)(observations, prior, indices[env_ids], is_first, noise)
-            actions = jnp.where(is_random, jax.vmap(actor_lib.random_action)(noise), greedy)
-            perturbations = agent.perturbation.sample(types.fold_in_tag(key, "perturbation"), (len(env_ids),))
-            return indices.at[env_ids].set(own), actions, prior, perturbations
-
-        return act
-
-    def _make_update(self) -> Callable[..., tuple[types.LearnerState, types.Array, types.Array]]:
-        agent = self.agent
-
-        def update(
-            learner: types.LearnerState, loss: types.Array, key: types.PRNGKey, batch: types.Batch
-        ) -> tuple[types.LearnerState, types.Array, types.Array]:
-            key = types.fold_in_tag(jax.random.fold_in(key, learner.count), "update")
-            t = batch.transitions
-            t = t._replace(o_tm1=frames_last(t.o_tm1), o_t=frames_last(t.o_t))
-            learner, info = agent.learner.step(learner, batch._replace(transitions=t), key)
-            return learner, loss + info["loss"], info["losses"]
-
-        return update
 
     def begin(self) -> None:
         """Resets all environments."""
