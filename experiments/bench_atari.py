@@ -16,11 +16,11 @@ from absl import flags
 import jax
 import numpy as np
 
+from hyperagent_jax import host_memory
 from hyperagent_jax.agents import atari_presets as presets
 from hyperagent_jax.environments import base as environments_base
 from hyperagent_jax.experiment import atari
 from hyperagent_jax.experiment import base
-from hyperagent_jax.experiment import host_memory
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("game", "Breakout", "The game of --benchmark=atari.")

@@ -19,11 +19,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from hyperagent_jax import agents
+from hyperagent_jax import host_memory
 from hyperagent_jax import timing
 from hyperagent_jax import types
 from hyperagent_jax.agents import minatar_presets
 from hyperagent_jax.environments import registry
-from hyperagent_jax.experiment import host_memory
 from hyperagent_jax.runners import core as core_lib
 from hyperagent_jax.runners import scan
 

@@ -16,7 +16,7 @@ import common  # isort: skip  # noqa: F401  (makes a clone's scripts run that cl
 from absl import flags
 
 from hyperagent_jax import errors
-from hyperagent_jax import results
+from hyperagent_jax import files
 from hyperagent_jax.analysis import sources
 from hyperagent_jax.experiment import cli
 
@@ -44,7 +44,7 @@ def main() -> int:
     kind = importlib.import_module(f"hyperagent_jax.analysis.{kinds[first]}")
     try:
         text, summary = kind.report(FLAGS.results, out, FLAGS.title)
-        with results.replacing(out / "report.html") as f:  # last: if it is there, so is everything it names
+        with files.replacing(out / "report.html") as f:  # last: if it is there, so is everything it names
             f.write(text)
     except OSError as error:
         raise errors.UserError(f"cannot write to --out={FLAGS.out}: {error.strerror}") from error

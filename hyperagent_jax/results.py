@@ -1,7 +1,6 @@
 """Tables as csv files, and where results come from: versions, commit, command and machine."""
 
-from collections.abc import Iterable, Iterator
-import contextlib
+from collections.abc import Iterable
 import csv
 import importlib.metadata
 import io
@@ -15,6 +14,7 @@ import types
 from typing import Any, SupportsFloat, TextIO
 
 from hyperagent_jax import errors
+from hyperagent_jax import files
 
 # How a run ended: complete; stopped early on request; not run, because something is missing; crashed.
 FINISHED, PARTIAL, SKIPPED, FAILED = "finished", "partial", "skipped", "failed"
@@ -88,15 +88,6 @@ def read_csv(path: pathlib.Path) -> list[dict[str, str]]:
     return rows
 
 
-@contextlib.contextmanager
-def writing(path: pathlib.Path) -> Iterator[None]:
-    """Turns an OSError into one line that names the file."""
-    try:
-        yield
-    except OSError as error:
-        raise errors.UserError(f"cannot write {path}: {error.strerror}") from error
-
-
 def csv_writer(f: TextIO, fields: Iterable[str]) -> csv.DictWriter:
     """Returns a writer of rows that end in a line feed.
 
@@ -106,21 +97,9 @@ def csv_writer(f: TextIO, fields: Iterable[str]) -> csv.DictWriter:
     return csv.DictWriter(lines, list(fields), lineterminator="\r\n")
 
 
-@contextlib.contextmanager
-def replacing(path: pathlib.Path) -> Iterator[TextIO]:
-    """Opens a text file that replaces the one at `path` once it is complete."""
-    unfinished = path.with_name(path.name + ".unfinished")
-    with writing(path):
-        with open(unfinished, "w", newline="", encoding="utf-8") as f:
-            yield f
-            f.flush()
-            os.fsync(f.fileno())
-        os.replace(unfinished, path)
-
-
 def write_csv(path: pathlib.Path, fields: Iterable[str], rows: Iterable[dict[str, Any]]) -> None:
     """Replaces a csv file at once."""
-    with replacing(path) as f:
+    with files.replacing(path) as f:
         writer = csv_writer(f, fields)
         writer.writeheader()
         writer.writerows(rows)

@@ -16,10 +16,10 @@ import pytest
 
 from hyperagent_jax import checkpoint
 from hyperagent_jax import errors
+from hyperagent_jax import host_memory
 from hyperagent_jax.agents import atari_presets as presets
 from hyperagent_jax.experiment import atari
 from hyperagent_jax.experiment import base
-from hyperagent_jax.experiment import host_memory
 from hyperagent_jax.experiment import run_context
 
 SCRIPT = pathlib.Path(__file__).parent.parent / "experiments" / "run_atari.py"

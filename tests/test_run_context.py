@@ -1,7 +1,6 @@
 """What a running task talks to: progress in its checkpoint, rows reported again, and when it must end."""
 
 import dataclasses
-import types
 
 import jax.numpy as jnp
 import numpy as np
@@ -11,10 +10,12 @@ from hyperagent_jax import checkpoint
 from hyperagent_jax import errors
 from hyperagent_jax.experiment import base
 from hyperagent_jax.experiment import deep_sea
-from hyperagent_jax.experiment import driver
+from hyperagent_jax.experiment import display as display_lib
 from hyperagent_jax.experiment import fingerprint
+from hyperagent_jax.experiment import rows
 from hyperagent_jax.experiment import run_context
 from hyperagent_jax.experiment import run_directory
+from hyperagent_jax.experiment import tables as tables_lib
 
 
 @dataclasses.dataclass(frozen=True)
@@ -143,24 +144,33 @@ def test_checkpoints_of_other_settings_or_versions_are_refused(tmp_path):
         {"fingerprint": [], "progress": progress},
         {"fingerprint": settings, "progress": {**progress, "reached": "7"}},
         {"fingerprint": settings, "progress": {**progress, "unknown": 1}},
+        {"fingerprint": settings, "progress": [progress]},
+        {"fingerprint": settings, "progress": {**progress, "curve": None}},
+        {"fingerprint": settings, "progress": {**progress, "curve": [[4, {"interactions": "x"}]]}},
+        {"fingerprint": settings, "progress": {**progress, "curve": [[4]]}},
+        {"fingerprint": settings, "progress": {**progress, "results": {"x": {}}}},
+        {"fingerprint": settings, "progress": {**progress, "results": {"4": []}}},
+        {"fingerprint": settings, "progress": {**progress, "notes": []}},
+        {"fingerprint": settings, "progress": {**progress, "train_seconds": "x"}},
+        {"fingerprint": None, "progress": progress},
     ):
         checkpoint.save(file, {}, facts)
-        with pytest.raises(checkpoint.CheckpointError, match="is of another version or corrupt: delete it"):
+        with pytest.raises(checkpoint.CheckpointError, match="is of another version or corrupt: move it away"):
             _context(_task(tmp_path))
     checkpoint.save(file, {}, {"fingerprint": settings, "progress": {"reached": 7}})  # the rest has defaults
     assert _context(_task(tmp_path))[0].progress == run_context.Progress(reached=7)
 
 
-def test_a_finished_task_has_its_checkpoint_deleted(tmp_path, monkeypatch, capsys):
-    """By whoever writes the rows, and after they are written."""
-    monkeypatch.setattr(driver, "FLAGS", types.SimpleNamespace(progress=False))
+def test_a_finished_task_files_its_rows_and_deletes_its_checkpoint(tmp_path, capsys):
     settings = fingerprint.make({"experiment": "deepsea"})
     directory = run_directory.RunDirectory(str(tmp_path), settings, resume=False, overwrite=False)
     experiment, task = deep_sea.EXPERIMENT, dataclasses.replace(_task(tmp_path), protocol=deep_sea.Protocol())
     plan = base.Plan(experiment, (task,), str(tmp_path), settings, ("seed",))
     assert (plan.result_fields, plan.curve_fields) == (experiment.result_fields, experiment.curve_fields)
     assert not plan.is_sweep and not plan.records_failures
-    display = driver.Display(plan, directory, [task], {})
+    cells = tuple(dataclasses.replace(task, seeds=(seed,)) for seed in task.seeds)
+    tables = tables_lib.Tables(plan._replace(tasks=cells), directory)
+    display = display_lib.Display(plan, tables, [task], {}, has_bar=False)
     context = run_context.RunContext(task, display.on_event, lambda: False)
     measured = dict.fromkeys(experiment.result_fields, 1)
     context.save({})
@@ -172,10 +182,65 @@ def test_a_finished_task_has_its_checkpoint_deleted(tmp_path, monkeypatch, capsy
     context.save({})
     # Reported again by a resumed task: not written twice.
     resumed = run_context.RunContext(task, display.on_event, lambda: False)
-    resumed.finish()
+    assert resumed.finish()
     display.close()
     assert not list(tmp_path.glob("checkpoints/*"))
+    (record,) = rows.Reader(tmp_path).new()
+    assert list(record.results) == ["4", "5"] and [seed for seed, _ in record.curve] == [4, 5]
+    tables.finish()
+    assert not (tmp_path / "rows").exists()
     assert [row["seed"] for row in directory.rows("results")] == ["4", "5"]
     assert [row["seed"] for row in directory.rows("curve")] == ["4", "5"]
     assert {row["agent"] for row in directory.rows("results")} == {"x"}
     assert capsys.readouterr().out.count("solved in 1 episodes") == 2
+
+
+def test_a_checkpoint_that_cannot_be_written_is_said_and_training_continues(tmp_path, monkeypatch):
+    clock = [100.0]
+    monkeypatch.setattr(run_context.time, "monotonic", lambda: clock[0])
+    context, events = _context(_task(tmp_path))
+    context.progress.reached = 5
+    context.save({"x": jnp.arange(3)})
+
+    def full_disk(file, arrays):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "_write", full_disk)
+        for now in (110.0, 120.0, 170.0):  # not said again within a minute
+            clock[0] = now
+            context.progress.reached = int(now)
+            context.save({"x": jnp.zeros(3)})
+    file = tmp_path / "checkpoints" / "seeds_4_to_5.npz"
+    assert [event.kind for event in events] == ["note", "note"]
+    assert events[0].text == (
+        f"cannot write checkpoint {file}: No space left on device; the run continues, and the last checkpoint "
+        "that could be written is kept"
+    )
+    assert _context(_task(tmp_path))[0].progress.reached == 5
+    context.save({"x": jnp.arange(3)})  # there is room again
+    assert _context(_task(tmp_path))[0].progress.reached == 170
+
+
+def test_a_folder_that_is_gone_is_not_made_again(tmp_path):
+    context, _ = _context(_task(tmp_path / "run"))
+    with pytest.raises(
+        errors.UserError, match=r"--logdir=.*run was removed or renamed during the run: put it back"
+    ):
+        context.save({})
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_damaged_checkpoint_costs_what_was_after_the_one_before_it(tmp_path):
+    context, _ = _context(_task(tmp_path))
+    for reached in (3, 6):
+        context.progress.reached = reached
+        context.save({"x": jnp.full(2, reached)})
+    file = tmp_path / "checkpoints" / "seeds_4_to_5.npz"
+    file.write_bytes(file.read_bytes()[:100])
+    context, (event,) = _context(_task(tmp_path))
+    assert event.kind == "note" and event.text.endswith("continuing from the one before it")
+    assert context.progress.reached == 3 and context.load({"x": jnp.zeros(2, int)})["x"].tolist() == [3, 3]
+    (file.parent / "seeds_4_to_5.npz.previous").write_text("damaged too")
+    context, (event,) = _context(_task(tmp_path))
+    assert not context.is_resumed and event.text.endswith("its run starts from the beginning")

@@ -1,10 +1,12 @@
 """The files of a run: what survives an interruption, and what is never mixed or deleted by accident."""
 
 import json
+import os
 
 import pytest
 
 from hyperagent_jax import errors
+from hyperagent_jax import files
 from hyperagent_jax import results
 from hyperagent_jax.experiment import fingerprint
 from hyperagent_jax.experiment import run_directory
@@ -28,7 +30,7 @@ def test_rows_survive_a_torn_last_line(tmp_path):
     with open(tmp_path / "results.csv", "a") as f:
         f.write("3,1.")  # killed while writing
     assert [row["seed"] for row in directory.rows("results")] == ["0", "1", "2"]
-    directory.filter_rows("results", FIELDS, lambda row: row["seed"] != "1")
+    directory.write("results", FIELDS, [row for row in directory.rows("results") if row["seed"] != "1"])
     assert (tmp_path / "results.csv").read_text() == "seed,score\n0,0.0\n2,1.0\n"
 
 
@@ -57,7 +59,7 @@ def test_results_of_another_configuration_are_safe(tmp_path):
     directory = _open(tmp_path)
     directory.add("results", FIELDS, {"seed": 0, "score": 1})
     before = (tmp_path / "results.csv").read_bytes()
-    with pytest.raises(errors.UserError, match="in use by another run"):
+    with pytest.raises(errors.UserError, match=f"is in use by process {os.getpid()} on "):
         _open(tmp_path)
     directory.close()
     with pytest.raises(errors.UserError, match="already holds a run: add --resume to continue it, --overwrite"):
@@ -90,7 +92,7 @@ def test_overwriting_deletes_the_files_of_a_run_and_no_others(tmp_path):
         (tmp_path / name).write_text("")
     _open(tmp_path, {"config": {"a": 2}}, overwrite=True)
     files = {str(file.relative_to(tmp_path)) for file in tmp_path.rglob("*") if file.is_file()}
-    assert files == {".lock", "config.json", "notes.txt"}
+    assert files == {".lock", ".tasks", "config.json", "notes.txt"}
     assert _record(tmp_path)["identity"] == {"config": {"a": 2}}
 
 
@@ -115,14 +117,17 @@ def test_a_full_disk_is_one_clear_line(tmp_path, monkeypatch):
     def full(descriptor):
         raise OSError(28, "No space left on device")
 
-    directory = _open(tmp_path)
-    monkeypatch.setattr(run_directory.os, "fsync", full)
-    for write in (
-        lambda: directory.add("results", FIELDS, {"seed": 0, "score": 1}),
-        lambda: directory.filter_rows("results", FIELDS, lambda row: True),
-    ):
-        with pytest.raises(errors.UserError, match="cannot write .*results.csv: No space left on device"):
-            write()
+    directory, row = _open(tmp_path), {"seed": 0, "score": 1}
+    directory.add("results", FIELDS, row)
+    (tmp_path / "curve.csv").symlink_to("/dev/full")
+    with pytest.raises(errors.UserError, match="cannot write .*curve.csv: No space left on device"):
+        directory.add("curve", FIELDS, row)
+    (tmp_path / "curve.csv").unlink()
+    monkeypatch.setattr(files.os, "fsync", full)
+    with pytest.raises(errors.UserError, match="cannot write .*results.csv: No space left on device"):
+        directory.write("results", FIELDS, [])
+    assert directory.rows("results") == [{"seed": "0", "score": "1"}]
+    assert not list(tmp_path.glob("*unfinished"))
     directory.close()
     with pytest.raises(errors.UserError, match="cannot write .*config.json: No space left on device"):
         _open(tmp_path, resume=True)
@@ -186,10 +191,10 @@ def test_a_resumed_run_may_add_to_the_extensible_parts(tmp_path):
 def test_columns_of_other_versions(tmp_path):
     directory = _open(tmp_path)
     directory.add("results", FIELDS, {"seed": 0, "score": 1})
-    directory.filter_rows("results", ("seed", "new", "score"), lambda row: True)
+    directory.write("results", ("seed", "new", "score"), directory.rows("results"))
     assert (tmp_path / "results.csv").read_text() == "seed,new,score\n0,,1\n"
     with pytest.raises(errors.UserError, match=r"columns that this version does not write \(new\)"):
-        directory.filter_rows("results", FIELDS, lambda row: True)
+        directory.write("results", FIELDS, directory.rows("results"))
     assert (tmp_path / "results.csv").read_text() == "seed,new,score\n0,,1\n"
 
 
@@ -204,18 +209,21 @@ def test_corrupt_files_are_one_clear_line(tmp_path):
     (tmp_path / "results.csv").write_text("seed,score\n0\n1,2\n")
     with pytest.raises(errors.UserError, match="results.csv is corrupt: fix or delete it"):
         directory.rows("results")
-    for text in ("seed,score\nx,1\n", "score\n1\n"):
-        (tmp_path / "results.csv").write_text(text)
-        with pytest.raises(errors.UserError, match="results.csv is corrupt: fix or delete it"):
-            directory.require_numbers("results", "seed")
     (tmp_path / "results.csv").write_bytes(b"seed\n\xff\xfe\n")
     with pytest.raises(errors.UserError, match="cannot read .*results.csv: it is not a text file"):
         directory.rows("results")
     directory.close()
-    for text in ("{", '{"identity": []}'):
+    identity = '{"identity": {"config": {"a": 1}}, "resumed": '
+    for text in ("", "{", "3", '{"identity": []}', f'{identity}"x"}}', f"{identity}[3]}}", "[" * 100_000):
         (tmp_path / "config.json").write_text(text)
-        with pytest.raises(errors.UserError, match="config.json is corrupt: use --overwrite or another --logdir"):
+        with pytest.raises(
+            errors.UserError, match="config.json is damaged: put a copy of it back, or choose another"
+        ):
             _open(tmp_path, resume=True)
+    (tmp_path / "config.json").unlink()
+    (tmp_path / "config.json").mkdir()
+    with pytest.raises(errors.UserError, match="config.json is not a file: choose another --logdir"):
+        _open(tmp_path, resume=True)
 
 
 def test_a_folder_that_cannot_be_made_is_one_clear_line(tmp_path):

@@ -13,6 +13,7 @@ import types
 import pytest
 
 from hyperagent_jax import errors
+from hyperagent_jax.experiment import launching
 from hyperagent_jax.experiment import workers
 
 
@@ -93,9 +94,45 @@ def test_failures_can_be_left_to_the_caller(num_workers):
 
 @pytest.mark.parametrize("num_workers", [1, 2])
 def test_a_new_process_takes_over_from_one_that_died(num_workers):
-    seen, failures = _run_all(["killed", 1, "asked", 2], num_workers, isolate=True)
+    lost = []
+    seen, failures = _run_all(
+        ["killed", 1, "asked", 2], num_workers, isolate=True, retries=1, on_lost=lambda *one: lost.append(one)
+    )
     assert seen == [2, 4]
     assert failures == [("asked", "process was asked to end"), ("killed", "process died (exit code -9)")]
+    again = "; it is run again from its checkpoint (1 of 1)"
+    assert sorted(lost) == [(task, text + again) for task, text in failures]
+
+
+def _survive_two_kills(task, report, should_stop):
+    """Dies twice at random places of its way, as if by kill -9, and continues where its file says."""
+    del should_stop
+    path = pathlib.Path(task)
+    for step in range(len(path.read_text()), 10):
+        path.write_text("x" * (step + 1))
+        if step in (3, 7):
+            os.kill(os.getpid(), signal.SIGKILL)
+    report((path.name, path.read_text()))
+
+
+@pytest.mark.parametrize("has_failures", [False, True])
+def test_a_killed_worker_is_replaced_and_nothing_is_lost(tmp_path, has_failures):
+    tasks, seen, failures, lost = [], [], [], []
+    for name in "ab":
+        (tmp_path / name).write_text("")
+        tasks.append(str(tmp_path / name))
+    assert workers.run_tasks(
+        _survive_two_kills,
+        tasks,
+        2,
+        seen.append,
+        (lambda *one: failures.append(one)) if has_failures else None,
+        retries=2,
+        on_lost=lambda task, text: lost.append(text),
+    )
+    assert sorted(seen) == [("a", "x" * 10), ("b", "x" * 10)] and not failures
+    message = "process died (exit code -9); it is run again from its checkpoint ({} of 2)"
+    assert sorted(lost) == [message.format(i) for i in (1, 1, 2, 2)]
 
 
 def test_workers_that_cannot_begin_end_the_run(monkeypatch):
@@ -106,18 +143,43 @@ def test_workers_that_cannot_begin_end_the_run(monkeypatch):
         workers.run_tasks(module.function, [1, 2, 3], 2, print, lambda task, text: None)
 
 
+def _queue(*tasks, retries=0):
+    return launching.Queue(tasks, lambda task: task[0], retries)
+
+
 def test_a_worker_keeps_to_its_group_and_away_from_others():
-    groups = ["a", "a", "b", "c"]
-    assert workers._choose(groups, [], []) == 0
-    assert workers._choose(groups, [], ["a"]) == 2
-    assert workers._choose(groups, ["b"], ["a", "b"]) == 2
-    assert workers._choose(groups, ["d"], ["a", "b"]) == 3
-    assert workers._choose(groups, ["d"], ["a", "b", "c"]) == 0  # better to help than to be idle
+    tasks = ("a1", "a2", "b1", "c1")
+    assert _queue(*tasks).take() == ["a1"]
+    assert _queue(*tasks).take(taken=["a0"]) == ["b1"]
+    assert _queue(*tasks).take(begun="b0", taken=["a0", "b0"]) == ["b1"]
+    assert _queue(*tasks).take(begun="d0", taken=["a0", "b0"]) == ["c1"]
+    assert _queue(*tasks).take(begun="d0", taken=["a0", "b0", "c0"]) == ["a1"]  # better to help than to be idle
+    assert _queue(*tasks).take(5) == ["a1", "a2"]
+    queue = _queue(*tasks)
+    assert [queue.take(2) for _ in range(4)] == [["a1", "a2"], ["b1"], ["c1"], []] and not queue
+
+
+def test_lost_tasks_come_next_and_not_for_ever():
+    queue = _queue("a1", "b1", "b2", retries=2)
+    (task,) = queue.take(begun="b0")
+    assert queue.lose(task) == "1 of 2" and queue.take() == ["b1"]
+    assert queue.lose(task) == "2 of 2" and queue.take() == ["b1"]
+    assert queue.lose(task) == ""
+    queue.put_back(["c1", "c2"])
+    assert [queue.take(2) for _ in range(3)] == [["c1", "c2"], ["b2"], ["a1"]]
+
+
+def test_the_next_of_100000_tasks_is_found_at_once():
+    """By counting, not by the clock: no group is asked of tasks that stay."""
+    asked = []
+    queue = launching.Queue(range(100_000), lambda task: asked.append(task) or task // 100, 0)
+    assert len(asked) == 100_000
+    assert queue.take(taken=[0, 100, 200]) == [300] and len(asked) <= 100_010
 
 
 def test_an_exception_is_described_in_one_line():
-    assert workers.describe(ValueError("first\nsecond")) == "ValueError: first"
-    assert workers.describe(MemoryError()) == "MemoryError"
+    assert launching.describe(ValueError("first\nsecond")) == "ValueError: first"
+    assert launching.describe(MemoryError()) == "MemoryError"
 
 
 def test_an_error_of_the_caller_ends_the_workers():

@@ -2,11 +2,13 @@
 
 from collections.abc import Sequence
 import os
+import pathlib
 import types
 
 import numpy as np
 
 from hyperagent_jax import errors
+from hyperagent_jax import files
 
 # An agent's step is four frames of 1/60 s; GIF counts in hundredths of a second.
 _MILLISECONDS = 70
@@ -30,9 +32,9 @@ def write_gif(path: str | os.PathLike, pictures: Sequence[np.ndarray]) -> None:
         pillow.fromarray(np.repeat(np.repeat(picture, _SCALE, axis=0), _SCALE, axis=1)).quantize(64)
         for picture in pictures
     ]
-    try:
+    with files.replacing(pathlib.Path(path), "w+b") as f:
         images[0].save(
-            path,
+            f,
             format="GIF",
             save_all=True,
             append_images=images[1:],
@@ -40,5 +42,3 @@ def write_gif(path: str | os.PathLike, pictures: Sequence[np.ndarray]) -> None:
             loop=0,
             optimize=True,
         )
-    except OSError as error:
-        raise errors.UserError(f"cannot write {path}: {error.strerror or error}") from error

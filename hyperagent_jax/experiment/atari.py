@@ -259,7 +259,6 @@ class Run:
                 self.record(variables)
             except errors.UserError as error:
                 context.note(f"no recording of {self.label}: {error}")
-        context.finish()
 
     def record(self, variables: types.Variables) -> None:
         """Writes one game in colour to a GIF."""

@@ -90,7 +90,7 @@ def _file_name(text: str) -> str:
 class Event(NamedTuple):
     """What a running task reports."""
 
-    kind: str  # "progress", "curve", "result", "note" or "finished"
+    kind: str  # "progress", "curve", "result" or "note"
     task: str  # its name
     seed: int
     row: dict[str, Any] = {}  # of curve.csv or results.csv
@@ -287,6 +287,8 @@ class Plan(NamedTuple):
             cells.setdefault(task.columns, []).append(task)
         return list(cells.values())
 
-    def key(self, row: dict[str, Any]) -> tuple[str, ...]:
-        """Returns what tells a row of results.csv from the others."""
+    def key(self, row: dict[str, Any], missing: str | None = None) -> tuple[str, ...]:
+        """Returns what tells a row of results.csv from the others; `missing` stands for columns it lacks."""
+        if missing is not None:
+            return tuple(str(row.get(name, missing)) for name in self.key_fields)
         return tuple(str(row[name]) for name in self.key_fields)

@@ -152,7 +152,6 @@ class Bsuite(base.Experiment):
             "steps_per_second": round(rate, 1) if rate else "",
         }
         context.add_result(seed, row)
-        context.finish()
 
     def is_done(self, row: dict[str, str], directory: run_directory.RunDirectory) -> bool:
         """Whether an id need not be run again; its log must be there, and whole."""

@@ -22,6 +22,9 @@ def define_run_flags(checkpoint_seconds: float = 60.0) -> None:
         "num_workers", None, "Processes; default: one per core on CPU, one on accelerators.", lower_bound=1
     )
     flags.DEFINE_float("checkpoint_seconds", checkpoint_seconds, "Time between checkpoints.", lower_bound=0.0)
+    flags.DEFINE_integer(
+        "retries", 3, "How often a run whose process was killed continues from its checkpoint.", lower_bound=0
+    )
     flags.DEFINE_bool("progress", True, "Show a progress bar.")
 
 

@@ -7,7 +7,6 @@ import math
 import pathlib
 import time
 from typing import Any
-import zipfile
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +14,8 @@ import numpy as np
 
 from hyperagent_jax import agents
 from hyperagent_jax import checks
+from hyperagent_jax import files
+from hyperagent_jax import npz
 from hyperagent_jax import results
 from hyperagent_jax import types
 from hyperagent_jax.environments import bsuite_adapter
@@ -355,13 +356,14 @@ class DeepSea(base.Experiment):
                     }
                     if task.folder and not task.is_cell:
                         maps = value_maps(program.agent, program.state(i), protocol.size)
-                        with results.writing(file := _maps_file(task.folder, seed)):
-                            file.parent.mkdir(parents=True, exist_ok=True)
-                            np.savez_compressed(file, **maps)  # type: ignore[arg-type]  # as in `checkpoint`
+                        file = _maps_file(task.folder, seed)
+                        with files.writing(file):
+                            file.parent.mkdir(exist_ok=True)
+                        with files.replacing(file, "w+b") as f:
+                            np.savez_compressed(f, **maps)  # type: ignore[arg-type]  # names are not options
                     context.add_result(seed, result)
             if context.is_save_due():
                 context.save(program.tree())
-        context.finish()
 
     def outcome(self, row: dict[str, Any]) -> str:
         is_solved = str(row["solved"]) == "True"
@@ -386,9 +388,11 @@ class DeepSea(base.Experiment):
 
         seed = min(int(row["seed"]) for row in directory.rows("results"))
         try:
-            with np.load(_maps_file(task.folder, seed)) as arrays:
+            with np.load(_maps_file(task.folder, seed), allow_pickle=False) as arrays:
+                for name in arrays:
+                    npz.check_size(arrays, name)
                 maps = {**arrays, "seed": seed}
-        except (OSError, ValueError, zipfile.BadZipFile):
+        except npz.UNREADABLE:
             maps = None  # deleted or cut short
         kind = "Stochastic DeepSea" if task.protocol.stochastic else "DeepSea"
         title = f"{task.agent} on {kind} {task.protocol.size} x {task.protocol.size}"

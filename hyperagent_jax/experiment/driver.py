@@ -5,24 +5,25 @@ import dataclasses
 import pathlib
 import re
 import sys
-import time
 from typing import Any
 
 from absl import flags
 import jax
-import tqdm
 
 from hyperagent_jax import checkpoint
 from hyperagent_jax import config as config_lib
 from hyperagent_jax import errors
-from hyperagent_jax import results
+from hyperagent_jax import host_memory
 from hyperagent_jax import types
 from hyperagent_jax.experiment import base
 from hyperagent_jax.experiment import cli
+from hyperagent_jax.experiment import display as display_lib
 from hyperagent_jax.experiment import fingerprint as fingerprint_lib
-from hyperagent_jax.experiment import host_memory
+from hyperagent_jax.experiment import launching
+from hyperagent_jax.experiment import lock
 from hyperagent_jax.experiment import run_context
 from hyperagent_jax.experiment import run_directory
+from hyperagent_jax.experiment import tables as tables_lib
 from hyperagent_jax.experiment import workers
 
 FLAGS = flags.FLAGS
@@ -30,8 +31,10 @@ FLAGS = flags.FLAGS
 _DISK_BYTES_PER_SECOND = 5e7
 # Rows of earlier runs that are shown one by one.
 _MOST_SHOWN = 20
-# Without a progress bar, a line says this often how far a run has come.
-_SAY_SECONDS = 60.0
+# Cells of a sweep that are looked at before anything runs; of the others, their own tasks do it.
+_MOST_CHECKED = 200
+# Memory of a process without the state of its runs: libraries and compiled programs.
+_PROCESS_BYTES = 300_000_000
 
 
 def define_flags(experiment: base.Experiment) -> None:
@@ -89,145 +92,83 @@ def plan_from_flags(experiment: base.Experiment) -> base.Plan:
     return base.Plan(experiment, tuple(tasks), logdir, shared, experiment.key_fields)
 
 
-class Display:
-    """Shows progress and writes rows as they are reported."""
-
-    def __init__(
-        self,
-        plan: base.Plan,
-        directory: run_directory.RunDirectory,
-        tasks: Sequence[base.Task],
-        reached: dict[tuple[str, ...], int],
-    ):
-        """Takes the tasks to run, and how far each of their rows had come before."""
-        self._plan = plan
-        self._directory = directory
-        self._tasks = {task.name: task for task in tasks}
-        # A resumed task repeats what it reported before; rows that are on file already stay as they are.
-        self._results = {plan.key(row) for row in directory.rows("results")}
-        self._curve = {(*plan.key(row), int(row["interactions"])) for row in directory.rows("curve")}
-        self._lengths = {
-            plan.key(task.columns_of(seed)): 1 if plan.is_sweep else plan.experiment.length(task.protocol)
-            for task in tasks
-            for seed in task.seeds
-        }
-        self._reached = {key: 0 if plan.is_sweep else reached.get(key, 0) for key in self._lengths}
-        self._said_at = time.monotonic()
-        total = sum(self._lengths.values())
-        self._bar = tqdm.tqdm(
-            initial=sum(self._reached.values()),
-            total=total,
-            unit="run" if plan.is_sweep else plan.experiment.unit,
-            unit_scale=total >= 10_000,
-            disable=not FLAGS.progress,
-            mininterval=0.2,
-            smoothing=0.05,
-            dynamic_ncols=True,
-            file=sys.stderr,
-        )
-        self.close = self._bar.close
-
-    def on_event(self, event: base.Event) -> None:
-        """Takes one report of a task."""
-        task = self._tasks[event.task]
-        if event.kind == "note":
-            self._bar.write(event.text, file=sys.stdout)
-        elif event.kind == "finished":
-            checkpoint.delete(task.checkpoint)
-        elif event.kind == "result":
-            self._add_result(task, event.seed, event.row)
-        else:
-            columns = task.columns_of(event.seed)
-            key = self._plan.key(columns)
-            self._advance(key, event.reached, event.text)
-            is_new = key not in self._results and (*key, event.reached) not in self._curve
-            if event.kind == "curve" and self._plan.curve_fields and is_new:
-                self._curve.add((*key, event.reached))
-                self._directory.add("curve", self._plan.curve_fields, {**event.row, **columns})
-
-    def _advance(self, key: tuple[str, ...], reached: int, text: str) -> None:
-        plan = self._plan
-        shown = {"agent", plan.experiment.problem, "seed", *plan.shown}
-        values = zip(plan.key_fields, key, strict=True)
-        label = " ".join(f"{name} {value}" for name, value in values if value and name in shown)
-        self._bar.set_postfix_str(f"{label} {text}".strip(), refresh=False)
-        if self._bar.disable and time.monotonic() - self._said_at >= _SAY_SECONDS:
-            self._said_at = time.monotonic()
-            print(f"{label}: {reached:,} {plan.experiment.unit}s {text}".strip(), flush=True)
-        if not plan.is_sweep:
-            self._bar.update(max(0, reached - self._reached[key]))
-            self._reached[key] = max(reached, self._reached[key])
-
-    def on_failure(self, task: base.Task, message: str) -> None:
-        """Takes a task that failed: a row that says why, for each of its seeds."""
-        failure = {"solved": False, "status": results.FAILED, "reason": message, "error": message}
-        for seed in task.seeds:
-            self._add_result(task, seed, failure)
-
-    def _add_result(self, task: base.Task, seed: int, row: dict[str, Any]) -> None:
-        """Writes a row; what has no column in results.csv is left out."""
-        columns = task.columns_of(seed)
-        key = self._plan.key(columns)
-        if key in self._results:
-            return
-        experiment = self._plan.experiment
-        command = experiment.command(task, seed) if "command" in self._plan.result_fields else ""
-        known = {**row, **columns, "agent": task.agent, "command": command}
-        full = {name: known.get(name, "") for name in self._plan.result_fields}
-        self._directory.add("results", self._plan.result_fields, full)
-        self._results.add(key)
-        if self._plan.is_sweep:
-            self._bar.update()
-        elif not self._bar.disable:  # what is left of its budget is not needed
-            self._bar.total -= self._lengths[key] - self._reached[key]
-            self._bar.refresh()
-        self._bar.write(experiment.summary(full, self._plan.shown), file=sys.stdout)
-
-
-def run_task(task: base.Task, report: Callable[[base.Event], None], should_stop: Callable[[], bool]) -> None:
-    """Runs a task in a process that may have just begun."""
+def run_task(task: base.Task, report: Callable[[base.Event], None], should_stop: Callable[[], bool]) -> bool:
+    """Runs a task in a process that may have just begun, on any host; returns whether it is done."""
     cli.use_compilation_cache()
-    base.get(task.experiment).run(task, run_context.RunContext(task, report, should_stop))
+    experiment = base.get(task.experiment)
+    with lock.shared(task.folder):
+        context = run_context.RunContext(task, report, should_stop)
+        try:
+            experiment.run(task, context)
+        except errors.UserError:
+            raise
+        except Exception as error:
+            if not context.is_resumed or context.has_trained:
+                raise
+            raise checkpoint.CheckpointError(
+                f"checkpoint {task.checkpoint} does not fit ({launching.describe(error)}): move it away to "
+                "restart its run"
+            ) from error
+        return context.finish()
 
 
-def _grouped(plan: base.Plan, missing: Sequence[base.Task]) -> tuple[list[base.Task], dict[tuple[str, ...], int]]:
+def _grouped(plan: base.Plan, missing: Sequence[base.Task]) -> tuple[list[base.Task], dict[tables_lib.Key, int]]:
     """Puts seeds of a cell together that run as one; a group that has a checkpoint stays as it was.
 
     Returns:
         The tasks, and how far each row had come.
     """
-    tasks, reached, saved = [], {}, {}
-    remaining = {(task.columns, task.seeds) for task in missing}
-    for file in (pathlib.Path(plan.logdir) / "checkpoints").glob("*seeds[_=]*.npz"):
-        if (found := _saved(file, plan)) and (seeds := found[1].get("seeds")):
-            saved[file.stem] = tuple(seeds)
+    tasks: list[base.Task] = []
+    reached: dict[tables_lib.Key, int] = {}
+    saved: dict[str, tuple[run_context.Progress, dict[str, Any]]] = {}
+    folder = pathlib.Path(plan.logdir) / "checkpoints"
+    names = {file.name.partition(".npz")[0] for file in folder.glob("*.npz*")}
+    for name in names:
+        if found := _saved(folder / f"{name}.npz"):
+            saved[name] = found
+    groups_on_file = {
+        name: tuple(seeds)
+        for name, (_, settings) in saved.items()
+        if isinstance(seeds := settings.get("seeds"), list) and len(seeds) > 1
+    }
+    remaining: dict[Any, set[int]] = {}
+    for task in missing:
+        remaining.setdefault(task.columns, set()).add(task.seeds[0])
     for cell in plan.cells():
-        every = [task.seeds[0] for task in cell]
-        rest = [task.seeds[0] for task in cell if (task.columns, task.seeds) in remaining]
+        every, wanted = [task.seeds[0] for task in cell], remaining.get(cell[0].columns, set())
+        rest = [seed for seed in every if seed in wanted]
+        if names:
+            for task in cell:
+                if task.seeds[0] not in wanted and task.name in names:
+                    checkpoint.delete(task.checkpoint)  # killed between the row and this
         groups = []
-        for name, group in sorted(saved.items(), key=lambda item: -len(item[1])):
-            is_ours = dataclasses.replace(cell[0], seeds=group).name == name and {*group} <= {*every}
-            if is_ours and {*group} & {*rest}:
+        for name, group in sorted(groups_on_file.items(), key=lambda item: -len(item[1])):
+            if not {*group} <= {*every} or dataclasses.replace(cell[0], seeds=group).name != name:
+                continue
+            if {*group} & {*rest}:
                 groups.append(group)
                 rest = [seed for seed in rest if seed not in group]
+            elif not {*group} & wanted:
+                checkpoint.delete(folder / f"{name}.npz")
         width = plan.experiment.group_size(cell[0].options, len(every))
         groups += [tuple(rest[i : i + width]) for i in range(0, len(rest), width)]
         for group in groups:
             task = dataclasses.replace(cell[0], seeds=group, checkpoint_seconds=FLAGS.checkpoint_seconds)
             tasks.append(task)
-            if task.checkpoint.exists() and (found := _saved(task.checkpoint, plan)):
-                reached.update({plan.key(task.columns_of(seed)): found[0].reached for seed in group})
+            if names and task.name in saved:
+                progress, _ = saved[task.name]
+                reached.update({plan.key(task.columns_of(seed)): progress.reached for seed in group})
     return tasks, reached
 
 
-def _saved(file: pathlib.Path, plan: base.Plan) -> tuple[run_context.Progress, dict[str, Any]] | None:
-    """What a checkpoint says of its task; None if it cannot be read and the task's own row will say so."""
-    try:
-        return run_context.load_progress(file)
-    except checkpoint.CheckpointError:
-        if not plan.records_failures:
-            raise
-        return None
+def _saved(file: pathlib.Path) -> tuple[run_context.Progress, dict[str, Any]] | None:
+    """What a checkpoint says of its task; None if it cannot be read, which its task will find out."""
+    for one in checkpoint.generations(file):
+        try:
+            return run_context.load_progress(one)
+        except checkpoint.CheckpointError:
+            continue
+    return None
 
 
 def _check(plan: base.Plan) -> tuple[int, base.Task, dict[Any, str]]:
@@ -237,7 +178,7 @@ def _check(plan: base.Plan) -> tuple[int, base.Task, dict[Any, str]]:
         The memory of the largest group of seeds, one of them, and why cells of a sweep cannot run, by columns.
     """
     needs, refused = [], {}
-    for cell in plan.cells():
+    for cell in plan.cells()[:_MOST_CHECKED]:
         task = cell[0]
         try:
             with errors.settings_are_the_users():
@@ -247,7 +188,7 @@ def _check(plan: base.Plan) -> tuple[int, base.Task, dict[Any, str]]:
                 raise
             # A bug of one agent must not end a sweep over many.
             is_known = isinstance(error, errors.UserError)
-            refused[task.columns] = str(error) if is_known else workers.describe(error)
+            refused[task.columns] = str(error) if is_known else launching.describe(error)
             continue
         together = min(plan.experiment.group_size(task.options, len(cell)), len(cell))
         needs.append((together * num_bytes, task))
@@ -278,7 +219,7 @@ def execute(plan: base.Plan) -> int:
     num_bytes, largest, refused = _check(plan)
     num_workers = min(cli.num_workers(), len(plan.tasks))
     host_memory.require(
-        num_workers * num_bytes,
+        num_workers * num_bytes + (num_workers - 1) * _PROCESS_BYTES,
         f"running {num_workers} at a time" if num_workers > 1 else "the run",
         "lower --replay_capacity, the sizes of the network or --num_workers",
     )
@@ -290,38 +231,25 @@ def execute(plan: base.Plan) -> int:
         extensible=("configs",) if plan.is_sweep else (),
         notes=plan.notes,
     )
-    keys = {plan.key(task.columns_of(task.seeds[0])): task for task in plan.tasks}
-    directory.require_numbers("results", "seed")
-    directory.filter_rows(
-        "results", plan.result_fields, lambda row: plan.key(row) not in keys or experiment.is_done(row, directory)
-    )
-    done = {plan.key(row): row for row in directory.rows("results")}
+    tables = tables_lib.Tables(plan, directory)
+    keys, done = tables.tasks, tables.done
     states = f", states of up to {num_bytes / 1e6:.3g} MB each"
     print(f"{plan.header + states if plan.header else experiment.header(largest)}; results in {plan.logdir}")
     if plan.remark:
         print(plan.remark)
     already = [key for key in done if key in keys]
-    for key in already:
-        checkpoint.delete(keys[key].checkpoint)  # killed between the row and this
     for key in already[:_MOST_SHOWN] if not plan.is_sweep else ():
         print(f"{experiment.summary(done[key])} [already there]")
     if already:
         print(f"{len(already)} of {len(plan.tasks)} runs are already there")
-    pending = {key: task for key, task in keys.items() if key not in done}
-    impossible = [task for task in pending.values() if task.columns in refused]
-    tasks, reached = _grouped(plan, [task for task in pending.values() if task.columns not in refused])
-    if plan.curve_fields:
-        # What was reported after the last checkpoint will be reported again.
-        directory.require_numbers("curve", "seed", "interactions")
-        directory.filter_rows(
-            "curve",
-            plan.curve_fields,
-            lambda row: plan.key(row) not in pending or int(row["interactions"]) <= reached.get(plan.key(row), 0),
-        )
+    pending = [task for key, task in keys.items() if key not in done]
+    impossible = [task for task in pending if task.columns in refused]
+    tasks, reached = _grouped(plan, [task for task in pending if task.columns not in refused])
+    tables.begin(reached)
     for task in tasks:
-        if at := reached.get(plan.key(task.columns_of(task.seeds[0]))):
+        if reached and (at := reached.get(plan.key(task.columns_of(task.seeds[0])))):
             print(f"{task.name} resumes after {at:,} {experiment.unit}s")
-    display = Display(plan, directory, [*tasks, *impossible], reached)
+    display = display_lib.Display(plan, tables, [*tasks, *impossible], reached, FLAGS.progress)
     try:
         for task in impossible:
             display.on_failure(task, f"refused: {refused[task.columns]}")
@@ -335,10 +263,12 @@ def execute(plan: base.Plan) -> int:
             isolate=plan.records_failures and jax.default_backend() == "cpu",
             group=experiment.program,
             seconds_to_save=120 + num_workers * num_bytes / _DISK_BYTES_PER_SECOND,
+            retries=FLAGS.retries,
+            on_lost=display.on_lost,
         )
     finally:
         display.close()
-    rows = {key: row for row in directory.rows("results") if (key := plan.key(row)) in keys}
+        rows = tables.finish()
     if rows:
         if plan.is_sweep:
             _print_table(plan, rows)

@@ -136,7 +136,6 @@ class Gymnasium(base.Experiment):
             "interactions_per_second": round(loop.agent.steps / progress.train_seconds, 1),
         }
         context.add_result(seed, result)
-        context.finish()
 
     def outcome(self, row: dict[str, Any]) -> str:
         return (

@@ -274,7 +274,6 @@ class JaxEnv(base.Experiment):
                 "random_return": results.number(random_returns[i].mean()),
             }
             context.add_result(seed, result)
-        context.finish()
 
     def outcome(self, row: dict[str, Any]) -> str:
         rate = f", {float(row['interactions_per_second']):,.0f}/s" if row["interactions_per_second"] else ""

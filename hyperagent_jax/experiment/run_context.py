@@ -12,9 +12,12 @@ import numpy as np
 from hyperagent_jax import checkpoint
 from hyperagent_jax import errors
 from hyperagent_jax.experiment import base
+from hyperagent_jax.experiment import rows
 
 # Least time between two reports of progress.
 _REPORT_SECONDS = 0.2
+# Least time between two complaints about a checkpoint that cannot be written.
+_SAY_SECONDS = 60.0
 
 
 @dataclasses.dataclass
@@ -33,11 +36,19 @@ def load_progress(path: pathlib.Path) -> tuple[Progress, dict[str, Any]]:
     facts = checkpoint.load_facts(path)
     try:
         progress, settings = Progress(**facts["progress"]), facts["fingerprint"]
-        if type(progress.reached) is not int or not isinstance(settings, dict):
-            raise TypeError("facts of a wrong type")
-    except (KeyError, TypeError) as error:
+        progress.curve = [(seed, row) for seed, row in progress.curve]
+        seeds = [*(seed for seed, _ in progress.curve), *map(int, progress.results)]
+        every = [*(row for _, row in progress.curve), *progress.results.values()]
+        counts = [progress.reached, *seeds, *(row["interactions"] for _, row in progress.curve)]
+        if any(type(count) is not int for count in counts):
+            raise TypeError("a count that is not one")
+        if not all(isinstance(part, dict) for part in (settings, progress.notes, *every)):
+            raise TypeError("a part of another kind")
+        if not isinstance(progress.train_seconds, int | float):
+            raise TypeError("a time that is not one")
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         raise checkpoint.CheckpointError(
-            f"checkpoint {path} is of another version or corrupt: delete it to restart its run"
+            f"checkpoint {path} is of another version or corrupt: move it away to restart its run"
         ) from error
     return progress, settings
 
@@ -53,15 +64,20 @@ class RunContext:
         self.task = task
         self.should_stop = should_stop
         self.progress = Progress()
-        self.is_resumed = bool(task.folder) and task.checkpoint.exists()
+        self.has_trained = False  # since this process began
+        self._said_at: float | None = None
         self._report = report
         self._fingerprint = task.fingerprint()
         self._saved_at = self._reported_at = time.monotonic()
-        if self.is_resumed:
-            self.progress, saved = load_progress(task.checkpoint)
+        self._file, remark = checkpoint.newest(task.checkpoint) if task.folder else (None, "")
+        self.is_resumed = self._file is not None
+        if remark:
+            self.note(remark)
+        if self._file is not None:
+            self.progress, saved = load_progress(self._file)
             if self._fingerprint.difference(saved):
                 raise checkpoint.CheckpointError(
-                    f"checkpoint {task.checkpoint} was made with a different configuration: delete it"
+                    f"checkpoint {self._file} was made with a different configuration: move it away"
                 )
             for seed, row in self.progress.curve:
                 self._send("curve", seed, row=row, reached=row["interactions"])
@@ -73,11 +89,13 @@ class RunContext:
 
     def load(self, like: Any) -> Any:
         """Returns the arrays of the checkpoint of a resumed task; see `checkpoint.load`."""
-        return checkpoint.load(self.task.checkpoint, like)
+        assert self._file is not None  # of a resumed task
+        return checkpoint.load(self._file, like)
 
     @contextlib.contextmanager
     def training(self) -> Iterator[None]:
         """Counts the time inside as training."""
+        self.has_trained = True
         begin = time.perf_counter()
         yield
         self.progress.train_seconds += time.perf_counter() - begin
@@ -121,12 +139,34 @@ class RunContext:
         return time.monotonic() - self._saved_at >= share * self.task.checkpoint_seconds
 
     def save(self, tree: Any) -> None:
-        """Writes a checkpoint."""
+        """Writes a checkpoint; one that cannot be written is a line for the user, and training continues."""
         if self.task.folder:
+            if not pathlib.Path(self.task.folder).is_dir():
+                raise errors.UserError(
+                    f"--logdir={self.task.folder} was removed or renamed during the run: put it back and continue "
+                    "with --resume"
+                )
             facts = {"fingerprint": self._fingerprint.settings, "progress": dataclasses.asdict(self.progress)}
-            checkpoint.save(self.task.checkpoint, tree, facts)
+            try:
+                checkpoint.save(self.task.checkpoint, tree, facts, keep_previous=True)
+            except checkpoint.CheckpointError as error:
+                self._say_not_saved(error)
         self._saved_at = time.monotonic()
 
-    def finish(self) -> None:
-        """Reports that the checkpoint is no longer needed."""
-        self._send("finished", self.task.seeds[0])
+    def _say_not_saved(self, error: checkpoint.CheckpointError) -> None:
+        if self._said_at is None or time.monotonic() - self._said_at >= _SAY_SECONDS:
+            self._said_at = time.monotonic()
+            self.note(f"{error}; the run continues, and the last checkpoint that could be written is kept")
+
+    def finish(self) -> bool:
+        """Files the rows of a task and returns True, if all its seeds are done; then it needs no checkpoint."""
+        task = self.task
+        if not all(map(self.is_done, task.seeds)):
+            return False
+        if not task.folder:
+            return True
+        has_curve = not task.is_cell or base.get(task.experiment).sweeps_curves
+        curve = self.progress.curve if has_curve else []
+        rows.add(task.folder, rows.Record(task.name, dict(task.columns), self.progress.results, curve))
+        checkpoint.delete(task.checkpoint)
+        return True

@@ -1,15 +1,15 @@
 """The files of a run: results.csv, curve.csv and config.json, which survive any interruption."""
 
-from collections.abc import Callable, Sequence
-import fcntl
+from collections.abc import Sequence
 import json
-import os
 import pathlib
 from typing import Any
 
 from hyperagent_jax import errors
+from hyperagent_jax import files
 from hyperagent_jax import results
 from hyperagent_jax.experiment import fingerprint as fingerprint_lib
+from hyperagent_jax.experiment import lock
 
 
 class RunDirectory:
@@ -39,7 +39,7 @@ class RunDirectory:
         """
         self.path = pathlib.Path(path)
         self._config = self.path / "config.json"
-        self._lock()
+        self._lock = lock.Lock(self.path)
         if resume and overwrite:
             raise errors.UserError("--resume and --overwrite are mutually exclusive: give one of them")
         self._check_ownership()
@@ -60,30 +60,19 @@ class RunDirectory:
             record.update(origin)
         else:
             # A run that is resumed elsewhere, or by another version, lists where.
-            filed = [record, *record.get("resumed", [])][-1]
+            filed = [record, *record.get("resumed", [])][-1]  # lists of objects, `_resumed` has looked
             if any(filed.get(part) != origin[part] for part in ("commit", "versions", "machine")):
                 record["resumed"] = [*record.get("resumed", []), origin]
-        with results.replacing(self._config) as f:
+        with files.replacing(self._config) as f:
             f.write(json.dumps(record, indent=2) + "\n")
-
-    def _lock(self) -> None:
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            self._lock_file = open(self.path / ".lock", "w")
-        except OSError as error:
-            raise errors.UserError(f"cannot write to --logdir={self.path}: {error.strerror}") from error
-        try:
-            fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise errors.UserError(
-                f"--logdir={self.path} is in use by another run: choose another --logdir"
-            ) from error
 
     def _check_ownership(self) -> None:
         """Refuses files of other programs; deletes the config.json of a run that ended before it had any."""
         tables = [name for name in self._TABLES if (self.path / name).exists()]
         if self._config.exists():
-            if not tables and not (self.path / "checkpoints").exists():
+            if not self._config.is_file():
+                raise errors.UserError(f"{self._config} is not a file: choose another --logdir")
+            if not tables and not any((self.path / name).exists() for name in ("checkpoints", "rows")):
                 self._config.unlink()
             return
         what = f"a {tables[0]} without the config.json that says what it is of" if tables else ""
@@ -94,12 +83,12 @@ class RunDirectory:
 
     def close(self) -> None:
         """Lets other processes open the directory; also happens when this one ends."""
-        self._lock_file.close()
+        self._lock.release()
 
     def _delete(self) -> None:
         for name in self._TABLES:
             (self.path / name).unlink(missing_ok=True)
-        for pattern in ("checkpoints/*", "maps/*", "csv/*", "*.png", "*.gif"):
+        for pattern in ("checkpoints/*", "rows/*", "maps/*", "csv/*", "*.png", "*.gif"):
             for file in filter(pathlib.Path.is_file, self.path.glob(pattern)):
                 file.unlink()
         self._config.unlink(missing_ok=True)  # last: it says what the rest is
@@ -111,10 +100,13 @@ class RunDirectory:
         try:
             filed = json.loads(self._config.read_text())
             old = filed["identity"]
-            if not isinstance(old, dict):
-                raise ValueError("identity is not an object")
-        except (ValueError, KeyError, TypeError) as error:
-            raise errors.UserError(f"{self._config} is corrupt: use --overwrite or another --logdir") from error
+            if not all(isinstance(part, dict) for part in (old, *filed.get("resumed", []))):
+                raise ValueError("a part that is not an object")
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise errors.UserError(
+                f"{self._config} is damaged: put a copy of it back, or choose another --logdir; what else is in "
+                f"{self.path} was not touched"
+            ) from error
         settings = dict(fingerprint.settings)
         old = dict(old)
         for part in extensible:
@@ -132,37 +124,23 @@ class RunDirectory:
         """The rows of results.csv ("results") or curve.csv ("curve")."""
         return results.read_csv(self.path / f"{name}.csv")
 
-    def require_numbers(self, name: str, *columns: str) -> None:
-        """Refuses a csv file without these columns of whole numbers."""
-        try:
-            for row in self.rows(name):
-                for column in columns:
-                    int(row[column])
-        except (KeyError, ValueError) as error:
-            raise errors.UserError(f"{self.path / name}.csv is corrupt: fix or delete it") from error
-
     def add(self, name: str, fields: Sequence[str], row: dict[str, Any]) -> None:
-        """Appends one row to a csv file."""
+        """Appends one row to a csv file, without waiting for the disk: whoever made the row has it on file."""
+        self._lock.require()
         path = self.path / f"{name}.csv"
         is_new = not path.exists()
-        with results.writing(path), open(path, "a", newline="") as f:
+        with files.writing(path), open(path, "a", newline="") as f:
             writer = results.csv_writer(f, fields)
             if is_new:
                 writer.writeheader()
             writer.writerow(row)
-            f.flush()
-            os.fsync(f.fileno())
 
-    def filter_rows(self, name: str, fields: Sequence[str], condition: Callable[[dict[str, str]], bool]) -> None:
-        """Drops the rows of a csv file that do not meet a condition, and any line cut short.
-
-        Columns that the file does not have yet, because an older version wrote it, are left blank.
-        """
+    def write(self, name: str, fields: Sequence[str], rows: Sequence[dict[str, Any]]) -> None:
+        """Replaces a csv file; columns that its rows lack, because an older version wrote them, are left blank."""
+        self._lock.require()
         path = self.path / f"{name}.csv"
-        rows = [row for row in self.rows(name) if condition(row)]
         if unknown := [column for column in (rows[0] if rows else ()) if column not in fields]:
             raise errors.UserError(
                 f"{path} has columns that this version does not write ({', '.join(unknown)}): use another --logdir"
             )
-        if path.exists():
-            results.write_csv(path, fields, rows)
+        results.write_csv(path, fields, rows)

@@ -5,13 +5,13 @@ Rewards are known functions of the pair; what an agent has to learn are the tran
 
 import os
 from typing import NamedTuple
-import zipfile
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 
+from hyperagent_jax import npz
 from hyperagent_jax import types
 from hyperagent_jax.environments import deep_sea as deep_sea_lib
 
@@ -93,9 +93,13 @@ def make_discounted(
 def load(path: str | os.PathLike) -> FiniteMdp:
     """Reads a FiniteMdp from an npz file with its three arrays."""
     try:
-        with np.load(path) as file:
+        with np.load(path, allow_pickle=False) as file:
+            for name in FiniteMdp._fields:
+                npz.check_size(file, name)
             arrays = {name: file[name] for name in FiniteMdp._fields}
-    except (OSError, KeyError, ValueError, TypeError, AttributeError, zipfile.BadZipFile) as error:
+        if any(array.dtype.kind not in "fiub" for array in arrays.values()):
+            raise TypeError("arrays of numbers are needed")
+    except npz.UNREADABLE as error:
         raise ValueError(f"{path} is not an npz file with the arrays {', '.join(FiniteMdp._fields)}") from error
     try:
         return make_finite(**arrays)

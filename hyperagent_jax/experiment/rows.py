@@ -1,0 +1,100 @@
+"""What tasks have given, written by whoever ran them: nothing is lost with the driver that was to hear of it.
+
+Every process appends to a file of its own in <logdir>/rows, a line per finished task, with a digest. The driver
+makes results.csv and curve.csv of them and then deletes them.
+"""
+
+from collections.abc import Iterator
+import functools
+import hashlib
+import json
+import os
+import pathlib
+from typing import Any, NamedTuple
+import uuid
+
+from hyperagent_jax import errors
+from hyperagent_jax import files
+
+
+class Record(NamedTuple):
+    """All rows of one task."""
+
+    task: str  # its name
+    columns: dict[str, str]  # that tell it from others, without the seed
+    results: dict[str, dict[str, Any]]  # by seed
+    curve: list[tuple[int, dict[str, Any]]]  # with their seeds
+
+
+def _folder(logdir: str | os.PathLike) -> pathlib.Path:
+    return pathlib.Path(logdir) / "rows"
+
+
+@functools.lru_cache(maxsize=1)
+def _own_name(pid: int) -> str:
+    """The name of a process's file; processes of different containers may have the same number."""
+    del pid  # a process that was forked has a name of its own
+    return f"{files.process_name()}-{uuid.uuid4().hex[:8]}.jsonl"
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def add(logdir: str, record: Record) -> None:
+    """Appends a record to the file of this process, and waits until the disk has it."""
+    text = json.dumps(record._asdict())
+    path = _folder(logdir) / _own_name(os.getpid())
+    with files.writing(path):
+        path.parent.mkdir(exist_ok=True)
+        is_new = not path.exists()
+        # A line of its own, also after one that a full disk cut short.
+        with open(path, "a", encoding="utf-8") as f:
+            f.write(f"\n{_digest(text)} {text}\n")
+            f.flush()
+            os.fsync(f.fileno())
+        if is_new:
+            files.sync_folder(path.parent)
+
+
+class Reader:
+    """Reads records as they come; each is given once. Lines that are not whole are left out."""
+
+    def __init__(self, logdir: str | os.PathLike):
+        self._folder = _folder(logdir)
+        self._offsets: dict[pathlib.Path, int] = {}
+
+    def new(self) -> Iterator[Record]:
+        """Yields the records that were added since the last call."""
+        for path in sorted(self._folder.glob("*.jsonl")):
+            begin = self._offsets.get(path, 0)
+            try:
+                with open(path, "rb") as f:
+                    f.seek(begin)
+                    content = f.read()
+            except OSError as error:
+                raise errors.UserError(f"cannot read {path}: {error.strerror}") from error
+            whole = content.rfind(b"\n") + 1
+            self._offsets[path] = begin + whole
+            for line in content[:whole].splitlines():
+                if (record := _parse(line)) is not None:
+                    yield record
+
+
+def _parse(line: bytes) -> Record | None:
+    try:
+        digest, _, text = line.decode().partition(" ")
+        if digest != _digest(text):
+            return None
+        record = Record(**json.loads(text))
+        return record._replace(curve=[(seed, row) for seed, row in record.curve])
+    except (ValueError, TypeError):
+        return None
+
+
+def delete(logdir: str | os.PathLike) -> None:
+    """Deletes all records; they are in the tables."""
+    for path in _folder(logdir).glob("*.jsonl"):
+        path.unlink(missing_ok=True)
+    if _folder(logdir).is_dir() and not any(_folder(logdir).iterdir()):
+        _folder(logdir).rmdir()

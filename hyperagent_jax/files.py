@@ -1,0 +1,73 @@
+"""Files that are whole or not there: written under a name of their own, on disk, then put in place."""
+
+from collections.abc import Iterator
+import contextlib
+import os
+import pathlib
+import socket
+from typing import Any
+import uuid
+
+from hyperagent_jax import errors
+
+
+@contextlib.contextmanager
+def writing(path: pathlib.Path) -> Iterator[None]:
+    """Turns an OSError into one line that names the file."""
+    try:
+        yield
+    except OSError as error:
+        raise errors.UserError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def process_name() -> str:
+    """A name of this process that no other has, on this host or on another one that shares its disk."""
+    return f"{socket.gethostname()}-{os.getpid()}"
+
+
+def unfinished(path: pathlib.Path) -> pathlib.Path:
+    """Where this process writes what will be at `path`: two that write the same file do not meet."""
+    return path.with_name(f"{path.name}.{process_name()}-{uuid.uuid4().hex[:6]}.unfinished")
+
+
+def delete_unfinished(path: pathlib.Path) -> None:
+    """Removes what any process left of writing the file at `path`."""
+    with contextlib.suppress(OSError):
+        for file in path.parent.iterdir():
+            if file.name.startswith(f"{path.name}.") and file.name.endswith("unfinished"):
+                file.unlink(missing_ok=True)
+
+
+def sync_folder(folder: pathlib.Path) -> None:
+    """Has the names in a folder survive a power cut, where the file system offers that."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+@contextlib.contextmanager
+def replacing(path: pathlib.Path, mode: str = "w", keep: pathlib.Path | None = None) -> Iterator[Any]:
+    """Opens a file ("w" for text, "w+b" for bytes) that replaces the one at `path` once it is complete.
+
+    With `keep`, what was at `path` before is there afterwards.
+    """
+    own = unfinished(path)
+    text = {} if "b" in mode else {"newline": "", "encoding": "utf-8"}
+    with writing(path):
+        try:
+            with open(own, mode, **text) as f:  # type: ignore[call-overload]  # only text has these options
+                yield f
+                f.flush()
+                os.fsync(f.fileno())
+            if keep:
+                with contextlib.suppress(FileNotFoundError):
+                    os.replace(path, keep)
+            os.replace(own, path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                own.unlink(missing_ok=True)
+            raise
+        sync_folder(path.parent)
