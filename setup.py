@@ -30,6 +30,8 @@ EXTRAS_REQUIRE = {
     "pgx": ["pgx>=2.6,<3"],
     "navix": ["navix>=0.7,<0.8"],  # brings wandb, which it imports, and its own development tools
     "sweep": ["matplotlib>=3.9,<4"],
+    "ray": ["ray>=2.50,<3"],
+    "slurm": ["submitit>=1.5,<2"],
 }
 EXTRAS_REQUIRE["dev"] = sorted(
     {

@@ -1,7 +1,9 @@
 """Settings of config dataclasses: from command-line flags, from JSON, and for a run."""
 
 from collections.abc import Callable, Mapping
+import copy
 import dataclasses
+import functools
 import json
 import re
 import sys
@@ -13,6 +15,7 @@ from absl import flags
 from hyperagent_jax import errors
 
 
+@functools.cache
 def field_help(config_class: type) -> dict[str, str]:
     """The text of every field in the `Attributes:` sections of a dataclass and its bases."""
     texts: dict[str, str] = {}
@@ -44,7 +47,11 @@ def settings_of(config_class: Any) -> dict[str, Setting]:
 
 def cap_replay(config: Any, num_interactions: int) -> Any:
     """Returns the config with a replay no larger than a run of `num_interactions` can fill."""
-    return dataclasses.replace(config, replay_capacity=min(config.replay_capacity, num_interactions))
+    if config.replay_capacity <= num_interactions:
+        return config
+    capped = copy.copy(config)  # what is checked already need not be checked again: grids make many of these
+    object.__setattr__(capped, "replay_capacity", num_interactions)
+    return capped
 
 
 def is_list(annotation: Any) -> bool:

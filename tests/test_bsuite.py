@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from hyperagent_jax import agents
+from hyperagent_jax import checkpoint
 from hyperagent_jax import errors
 from hyperagent_jax.environments import bsuite_adapter
 from hyperagent_jax.experiment import base
@@ -176,7 +177,7 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path):
     task = _task(tmp_path)
     _run(task, stop_after=1)
     other = dataclasses.replace(task, config=dataclasses.replace(CONFIG, sigma=0.5))
-    with pytest.raises(errors.UserError, match="was made with a different configuration: delete it"):
+    with pytest.raises(errors.UserError, match="was made with a different configuration: move it away"):
         _run(other)
 
 
@@ -270,24 +271,23 @@ def test_rows_of_failed_and_skipped_ids_do_not_block_others(tmp_path):
     logdir = tmp_path / "run"
     options = [f"--logdir={logdir}", "--max_episodes=30", "--num_workers=1"]
     damaged = logdir / "checkpoints" / "bandit-0_seed_0.npz"
-    damaged.parent.mkdir(parents=True)
-    damaged.write_text("no checkpoint")
+    checkpoint.save(damaged, {}, {"fingerprint": {}, "progress": {}})
     done = _script(*options, "--bsuite_id=bandit/0")
     assert done.returncode == 0
     (row,) = _rows(logdir / "results.csv")
-    assert row["status"] == "failed" and "cannot be read" in row["reason"] and damaged.exists()
+    assert row["status"] == "failed" and "different configuration" in row["reason"] and damaged.exists()
     done = _script(*options, "--bsuite_id=bandit/1", "--resume")
     assert done.returncode == 0, done.stderr
-    assert [row["status"] for row in _rows(logdir / "results.csv")] == ["failed", "partial"]
+    assert [row["status"] for row in _rows(logdir / "results.csv")] == ["partial", "failed"]
     damaged.unlink()
     done = _script(*options, "--bsuite_id=bandit/0,bandit/1", "--resume")
     assert "1 of 2 runs are already there" in done.stdout
     rows = _rows(logdir / "results.csv")
-    assert [row["bsuite_id"] for row in rows] == ["bandit/1", "bandit/0"]
+    assert [row["bsuite_id"] for row in rows] == ["bandit/0", "bandit/1"]
     assert [row["status"] for row in rows] == ["partial", "partial"]
 
     # The command of a row gives that row.
-    _, script, *flags = shlex.split(rows[1]["command"])
+    _, script, *flags = shlex.split(rows[0]["command"])
     alone = subprocess.run(
         [sys.executable, script, *flags, f"--logdir={tmp_path / 'alone'}", "--noprogress"],
         capture_output=True,
@@ -296,7 +296,7 @@ def test_rows_of_failed_and_skipped_ids_do_not_block_others(tmp_path):
     )
     assert alone.returncode == 0, alone.stderr
     (again,) = _rows(tmp_path / "alone" / "results.csv")
-    assert again["total_return"] == rows[1]["total_return"]
+    assert again["total_return"] == rows[0]["total_return"]
 
 
 def test_logs_of_another_program_are_not_replaced(tmp_path):

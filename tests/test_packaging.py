@@ -18,7 +18,7 @@ PACKAGE = ROOT / "hyperagent_jax"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
 # Modules of the extras, which the core must do without.
-OPTIONAL = ("bsuite", "envpool", "gymnasium", "matplotlib", "pandas", "ray")
+OPTIONAL = ("bsuite", "envpool", "gymnasium", "matplotlib", "pandas", "ray", "submitit")
 
 
 @pytest.fixture(scope="module")
@@ -113,7 +113,18 @@ def test_extras_stay_out_of_the_core(setup_arguments):
 
 def test_dev_extra_holds_all_others(setup_arguments):
     extras = setup_arguments["extras_require"]
-    assert set(extras) == {"bsuite", "gymnasium", "atari", "sweep", "gymnax", "pgx", "navix", "dev"}
+    assert set(extras) == {
+        "bsuite",
+        "gymnasium",
+        "atari",
+        "sweep",
+        "gymnax",
+        "pgx",
+        "navix",
+        "ray",
+        "slurm",
+        "dev",
+    }
     for lines in extras.values():
         assert set(lines) <= set(extras["dev"])
 
@@ -144,7 +155,7 @@ def test_core_imports_without_the_extras():
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("name", ["bsuite", "envpool", "gymnasium", "ray"])
+@pytest.mark.parametrize("name", ["bsuite", "envpool", "gymnasium", "ray", "submitit"])
 def test_optional_package_is_imported_in_one_module_at_most(name):
     """The analysis, which imports no jax, may have one of its own."""
     importers = [path for path in MODULES if name in imported(path, inside_functions=True)]

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import time
 
-import numpy as np
 from PIL import Image
 import pytest
 
@@ -191,21 +190,30 @@ def interactions_in(file):
 
 def test_a_full_disk_leaves_the_last_checkpoint(tmp_path, monkeypatch):
     task = make_task(tmp_path, checkpoint_seconds=0.0)
-    saved, savez = [], np.savez
+    saved, write, events = [], checkpoint._write, []
 
-    def full_disk(file, **arrays):
-        if "facts" in arrays and "Pong_seed_0.npz" in file.name:
+    def full_disk(file, arrays):
+        if "Pong_seed_0.npz" in file.name:
             saved.append(json.loads(str(arrays["facts"]))["progress"]["notes"]["runner"]["rounds"])
-            if len(saved) == 4:
+            if len(saved) >= 4:
                 file.write(b"half")
                 raise OSError(28, "No space left on device")
-        savez(file, **arrays)
+        write(file, arrays)
 
-    monkeypatch.setattr(np, "savez", full_disk)
-    with pytest.raises(errors.UserError, match="cannot write checkpoint .*_0.npz: No space left on device"):
-        run_task(task)
+    monkeypatch.setattr(checkpoint, "_write", full_disk)
+    run_task(task, events.append)
+    assert [event.kind for event in events if event.kind not in ("progress", "note")] == [
+        "curve",
+        "curve",
+        "result",
+    ]
+    (note,) = [event.text for event in events if event.kind == "note"]
+    assert note.startswith(
+        f"cannot write checkpoint {task.checkpoint}: No space left on device; the run continues"
+    )
     assert checkpoint.load_facts(task.checkpoint)["progress"]["notes"]["runner"]["rounds"] == saved[2]
-    assert list((tmp_path / "checkpoints").iterdir()) == [task.checkpoint]
+    names = {file.name for file in (tmp_path / "checkpoints").iterdir()}
+    assert names == {"Pong_seed_0.npz", "Pong_seed_0.npz.previous", "Pong_seed_0_best.npz"}
 
 
 def test_checkpoints_of_another_configuration_are_refused(tmp_path):
@@ -213,7 +221,7 @@ def test_checkpoints_of_another_configuration_are_refused(tmp_path):
     run_task(task, should_stop=lambda: True)  # asked to stop at once: saves
     assert interactions_in(task.checkpoint) == 0
     other = dataclasses.replace(task, config=dataclasses.replace(task.config, learning_rate=0.5))
-    with pytest.raises(errors.UserError, match="made with a different configuration: delete it"):
+    with pytest.raises(errors.UserError, match="made with a different configuration: move it away"):
         run_task(other, should_stop=lambda: True)
 
 
@@ -254,7 +262,7 @@ def test_stopped_in_the_last_evaluation(tmp_path, monkeypatch):
         return [{k: v for k, v in row.items() if "second" not in k} for row in rows]
 
     shown = [event for event in unbroken if event.kind != "progress"]
-    assert [event.kind for event in shown] == ["curve", "curve", "result", "note", "finished"]
+    assert [event.kind for event in shown] == ["curve", "curve", "result", "note"]
     assert shown[3].text == "no recording of Pong seed 0: no room"
     assert rows(events)[1:] == rows(unbroken)
 

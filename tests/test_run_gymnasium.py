@@ -118,7 +118,8 @@ def test_stopped_anywhere_and_resumed_is_the_unbroken_run(env, tmp_path):
     expected = _run(_task(env=env), asked=asked)
     assert [row["interactions"] for row in expected] == [300, 500, 500]
     for stop_after in {0, 1, 2, len(asked) // 2, len(asked) - 1}:
-        task = _task(str(tmp_path / f"{stop_after}"), env)
+        (folder := tmp_path / f"{stop_after}").mkdir()
+        task = _task(str(folder), env)
         before = _run(task, stop_after)
         assert before == expected[: len(before)] and len(before) < 3
         assert _run(task) == expected  # a resumed task reports its rows again

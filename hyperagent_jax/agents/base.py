@@ -128,6 +128,8 @@ class Config:
         }
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
+            if type(value) is field.type:
+                continue
             kind, text = kinds.get(cast(Any, field.type), (object, ""))
             if not isinstance(value, kind) or (isinstance(value, bool) and field.type in (int, float)):
                 raise ValueError(f"{field.name} must be {text}, got {value!r}")

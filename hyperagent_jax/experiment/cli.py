@@ -12,6 +12,10 @@ from absl import logging
 import jax
 
 from hyperagent_jax import errors
+from hyperagent_jax.experiment import launching
+
+# Modules of this package with a function `run_tasks`, by the names of launchers.
+LAUNCHERS = {"local": "workers", "ray": "on_ray", "slurm": "on_slurm"}
 
 
 def define_run_flags(checkpoint_seconds: float = 60.0) -> None:
@@ -26,11 +30,56 @@ def define_run_flags(checkpoint_seconds: float = 60.0) -> None:
         "retries", 3, "How often a run whose process was killed continues from its checkpoint.", lower_bound=0
     )
     flags.DEFINE_bool("progress", True, "Show a progress bar.")
+    flags.DEFINE_enum(
+        "launcher",
+        "local",
+        list(LAUNCHERS),
+        "Where runs are made: processes here, Ray, or jobs of Slurm.",
+    )
+    flags.DEFINE_integer(
+        "tasks_per_job", None, "Runs that a job of Ray or Slurm makes one after the other.", lower_bound=1
+    )
+    flags.DEFINE_float("cpus_per_task", 1.0, "Cores of a job of Ray or Slurm.", lower_bound=0.0)
+    flags.DEFINE_float(
+        "gpus_per_task", 0.0, "GPUs of a job; on Ray a fraction lets several jobs share one.", lower_bound=0.0
+    )
+    flags.DEFINE_string("ray_address", None, "Ray cluster, such as auto or host:6379; default: start one here.")
+    flags.DEFINE_string("slurm_cluster", "slurm", "slurm, or local for jobs on this machine, to try things out.")
+    flags.DEFINE_integer("slurm_minutes", 240, "Time limit of a job; it continues in another.", lower_bound=1)
+    flags.DEFINE_string("slurm_partition", None, "Partition of Slurm; default: the cluster's.")
+    flags.DEFINE_list("slurm_options", [], "Further settings of sbatch, such as account=x,qos=low,mem=8GB.")
 
 
 def num_workers() -> int:
     """The number of processes to use."""
     return flags.FLAGS.num_workers or (num_cores() if jax.default_backend() == "cpu" else 1)
+
+
+def cluster_settings(folder: str) -> launching.ClusterSettings:
+    """What the flags ask a cluster for."""
+    values = flags.FLAGS
+    options = dict(partition=values.slurm_partition) if values.slurm_partition else {}
+    for option in values.slurm_options:
+        name, is_pair, value = option.partition("=")
+        if not is_pair or not name:
+            raise errors.UserError(f"--slurm_options={option} is not of the form name=value")
+        options[name.strip().replace("-", "_").removeprefix("slurm_")] = value
+    root = str(pathlib.Path(__file__).resolve().parents[2])
+    return launching.ClusterSettings(
+        folder=str(pathlib.Path(folder).resolve()),
+        address=values.ray_address if values.launcher == "ray" else values.slurm_cluster,
+        cpus_per_task=values.cpus_per_task,
+        gpus_per_task=values.gpus_per_task,
+        tasks_per_job=values.tasks_per_job,
+        most_jobs=values.num_workers,
+        minutes=values.slurm_minutes,
+        options=options,
+        environment={
+            # As `experiments/common.py` has it; a clone's tasks run that clone, installed or not.
+            **{name: os.environ[name] for name in ("NPROC", "TF_CPP_MIN_LOG_LEVEL") if name in os.environ},
+            "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")])),
+        },
+    )
 
 
 def num_cores() -> int:

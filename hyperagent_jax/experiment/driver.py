@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Sequence
 import dataclasses
+import functools
+import importlib
 import pathlib
 import re
 import sys
@@ -24,7 +26,6 @@ from hyperagent_jax.experiment import lock
 from hyperagent_jax.experiment import run_context
 from hyperagent_jax.experiment import run_directory
 from hyperagent_jax.experiment import tables as tables_lib
-from hyperagent_jax.experiment import workers
 
 FLAGS = flags.FLAGS
 # A slow disk: what is being saved when a run is stopped must be given the time.
@@ -92,10 +93,18 @@ def plan_from_flags(experiment: base.Experiment) -> base.Plan:
     return base.Plan(experiment, tuple(tasks), logdir, shared, experiment.key_fields)
 
 
+@functools.lru_cache(maxsize=64)
+def _num_bytes(task: base.Task) -> int:
+    with errors.settings_are_the_users():
+        return base.get(task.experiment).num_bytes(task)
+
+
 def run_task(task: base.Task, report: Callable[[base.Event], None], should_stop: Callable[[], bool]) -> bool:
     """Runs a task in a process that may have just begun, on any host; returns whether it is done."""
     cli.use_compilation_cache()
     experiment = base.get(task.experiment)
+    num_bytes = len(task.seeds) * _num_bytes(dataclasses.replace(task, seeds=(0,)))
+    host_memory.require(num_bytes, "the run", "lower --replay_capacity or the sizes of the network")
     with lock.shared(task.folder):
         context = run_context.RunContext(task, report, should_stop)
         try:
@@ -213,16 +222,44 @@ def _print_table(plan: base.Plan, rows: dict[tuple[str, ...], dict[str, str]]) -
     print()
 
 
+def _launch(
+    plan: base.Plan, tasks: Sequence[base.Task], num_workers: int, num_bytes: int, display: display_lib.Display
+) -> bool:
+    """Runs tasks where the flags say; returns whether all ran."""
+    if FLAGS.launcher == "local":
+        # An accelerator serves one process at a time, and this one has it already.
+        own: dict[str, Any] = {"isolate": plan.records_failures and jax.default_backend() == "cpu"}
+    else:
+        settings = cli.cluster_settings(plan.logdir)
+        own = {"settings": settings}
+        # Hosts may start in other folders.
+        tasks = [dataclasses.replace(task, folder=settings.folder) for task in tasks]
+    module = importlib.import_module(f"hyperagent_jax.experiment.{cli.LAUNCHERS[FLAGS.launcher]}")
+    return module.run_tasks(
+        run_task,
+        tasks,
+        num_workers,
+        display.on_event,
+        display.on_failure if plan.records_failures else None,
+        group=plan.experiment.program,
+        seconds_to_save=120 + num_workers * num_bytes / _DISK_BYTES_PER_SECOND,
+        retries=FLAGS.retries,
+        on_lost=display.on_lost,
+        **own,
+    )
+
+
 def execute(plan: base.Plan) -> int:
     """Runs what is missing of a plan, and returns the exit code."""
     experiment = plan.experiment
     num_bytes, largest, refused = _check(plan)
     num_workers = min(cli.num_workers(), len(plan.tasks))
-    host_memory.require(
-        num_workers * num_bytes + (num_workers - 1) * _PROCESS_BYTES,
-        f"running {num_workers} at a time" if num_workers > 1 else "the run",
-        "lower --replay_capacity, the sizes of the network or --num_workers",
-    )
+    if FLAGS.launcher == "local":  # elsewhere each task looks at the memory of its host
+        host_memory.require(
+            num_workers * num_bytes + (num_workers - 1) * _PROCESS_BYTES,
+            f"running {num_workers} at a time" if num_workers > 1 else "the run",
+            "lower --replay_capacity, the sizes of the network or --num_workers",
+        )
     directory = run_directory.RunDirectory(
         plan.logdir,
         plan.fingerprint,
@@ -253,19 +290,7 @@ def execute(plan: base.Plan) -> int:
     try:
         for task in impossible:
             display.on_failure(task, f"refused: {refused[task.columns]}")
-        completed = workers.run_tasks(
-            run_task,
-            tasks,
-            num_workers,
-            display.on_event,
-            display.on_failure if plan.records_failures else None,
-            # An accelerator serves one process at a time, and this one has it already.
-            isolate=plan.records_failures and jax.default_backend() == "cpu",
-            group=experiment.program,
-            seconds_to_save=120 + num_workers * num_bytes / _DISK_BYTES_PER_SECOND,
-            retries=FLAGS.retries,
-            on_lost=display.on_lost,
-        )
+        completed = _launch(plan, tasks, num_workers, num_bytes, display)
     finally:
         display.close()
         rows = tables.finish()

@@ -4,8 +4,9 @@ A launcher is a module with a function `run_tasks`; `workers` is the one for thi
 """
 
 import collections
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import contextlib
+import dataclasses
 import os
 import signal
 import time
@@ -20,6 +21,8 @@ TaskFunction = Callable[[Any, Callable[[Any], None], Callable[[], bool]], bool |
 
 # What asks a process to save and end: Ctrl-C, a scheduler, a lost terminal, Slurm shortly before the time is over.
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+# Runs of a job unless the user says otherwise: starting one takes seconds, and a lost one is not all that lost.
+_LARGEST_JOB = 50
 _LOST = "{}; --resume continues from its checkpoint"
 
 
@@ -165,6 +168,37 @@ def run_job(
         on_outcome(i, outcome)
         if outcome.kind == "failed" and not keep_going:
             return
+
+
+@dataclasses.dataclass(frozen=True)
+class ClusterSettings:
+    """What a cluster is asked for.
+
+    Attributes:
+        folder: the run directory, which all hosts share.
+        address: which cluster; blank for the launcher's default, "local" for this machine.
+        cpus_per_task: cores of a job.
+        gpus_per_task: accelerators of a job; on Ray a fraction lets several jobs share one.
+        tasks_per_job: tasks that a job runs one after the other; None for a number that keeps all busy.
+        most_jobs: jobs at a time; None for as many as the cluster takes.
+        minutes: after which Slurm ends a job.
+        options: further settings of Slurm by name.
+        environment: variables that jobs need.
+    """
+
+    folder: str
+    address: str | None = None
+    cpus_per_task: float = 1
+    gpus_per_task: float = 0
+    tasks_per_job: int | None = None
+    most_jobs: int | None = None
+    minutes: int = 60
+    options: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    def job_size(self, num_tasks: int, slots: int) -> int:
+        """Tasks of a job: few enough that all slots have several jobs, so that none waits long for the last."""
+        return self.tasks_per_job or max(1, min(_LARGEST_JOB, num_tasks // (4 * slots)))
 
 
 class Cluster(Protocol):

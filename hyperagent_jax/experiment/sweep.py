@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 import dataclasses
 import itertools
 import json
+import math
 import pathlib
 from typing import Any
 
@@ -14,6 +15,8 @@ from hyperagent_jax.experiment import base
 from hyperagent_jax.experiment import fingerprint as fingerprint_lib
 
 Grid = Mapping[str, Any]
+# More than these would not fit in one table and one queue.
+MOST_RUNS = 1_000_000
 
 
 def read(text: str) -> list[Grid]:
@@ -70,13 +73,15 @@ class _Space:
         self.fixed = {"agent": "hyperagent", experiment.problem: problem.default, "seed": 0}
         self.options = config_lib.settings_of(experiment.options_class)
         self.agents = {name: config_lib.settings_of(config) for name, config in experiment.configs().items()}
+        self._of = {name: {**self.protocol, **self.options, **own} for name, own in self.agents.items()}
+        self._defaults: dict[tuple[str, Any], dict[str, config_lib.Setting]] = {}
 
     def of(self, agent: str) -> dict[str, config_lib.Setting]:
         """The settings that runs of an agent have, besides agent, problem and seed."""
-        return {**self.protocol, **self.options, **self.agents[agent]}
+        return self._of[agent]
 
-    def combinations(self, grid: Grid) -> list[dict[str, Any]]:
-        """Checks a grid and returns all combinations of its values."""
+    def values(self, grid: Grid) -> dict[str, list[Any]]:
+        """Checks a grid and returns the values of its keys, seeds last: they share a compiled program."""
         problem = self.experiment.problem
         grid = {**grid, **{name: value for name, value in self.fixed.items() if name not in grid}}
         names = _values("agent", str, grid["agent"])
@@ -97,11 +102,11 @@ class _Space:
         with errors.settings_are_the_users():
             problems = [self.experiment.problems(value) for value in values[problem]]
         values[problem] = list(dict.fromkeys(itertools.chain(*problems)))
-        values["seed"] = values.pop("seed")  # last: seeds share a compiled program
-        return [dict(zip(values, chosen, strict=True)) for chosen in itertools.product(*values.values())]
+        values["seed"] = values.pop("seed")
+        return values
 
-    def task(self, chosen: dict[str, Any], settings: Sequence[str], logdir: str) -> base.Task:
-        """Makes the run of one combination; refuses values that are out of range."""
+    def task(self, chosen: dict[str, Any], settings: Sequence[str], seed: int, logdir: str) -> base.Task:
+        """Makes the run of one combination and a seed; refuses values that are out of range."""
         experiment, agent, own = self.experiment, chosen["agent"], self.of(chosen["agent"])
 
         def pick(known: Mapping[str, Any]) -> dict[str, Any]:
@@ -113,14 +118,15 @@ class _Space:
             protocol = experiment.resolve(experiment.protocol_class(**problem, **pick(self.protocol)))
             preset = experiment.configs(options)[agent]
             config = experiment.capped(preset(**pick(self.agents[agent])), protocol)
-        defaults = {**own, **config_lib.settings_of(preset)}
+        if (agent, options) not in self._defaults:
+            self._defaults[agent, options] = {**own, **config_lib.settings_of(preset)}
+        defaults = self._defaults[agent, options]
         texts = {
             key: config_lib.as_text(chosen.get(key, defaults[key].default)) if key in own else ""
             for key in settings
         }
         columns = (("agent", agent), (experiment.problem, str(chosen[experiment.problem])), *texts.items())
-        seeds = (chosen["seed"],)
-        return base.Task(experiment.name, agent, config, protocol, seeds, options, columns, logdir, is_cell=True)
+        return base.Task(experiment.name, agent, config, protocol, (seed,), options, columns, logdir, is_cell=True)
 
 
 def plan(experiment: base.Experiment, grids: Sequence[Grid], logdir: str) -> base.Plan:
@@ -130,17 +136,30 @@ def plan(experiment: base.Experiment, grids: Sequence[Grid], logdir: str) -> bas
     a list of values. A key that only some of the grids have has its default in the others.
     """
     space = _Space(experiment)
-    combinations = [chosen for grid in grids for chosen in space.combinations(grid)]
+    values = [space.values(grid) for grid in grids]
+    num_combinations = sum(math.prod(map(len, own.values())) for own in values)
+    if num_combinations > MOST_RUNS:
+        raise errors.UserError(
+            f"the grid has {num_combinations:,} combinations; {MOST_RUNS:,} are the most of one sweep: give fewer "
+            "values, or split it over several --logdir"
+        )
     keys = dict.fromkeys(key for grid in grids for key in grid)
     settings = tuple(key for key in keys if key not in space.fixed)
+    chosen_cells = [
+        (dict(zip(own, chosen, strict=False)), own["seed"])
+        for own in values
+        for chosen in itertools.product(*(list(own.values())[:-1]))
+    ]
     if isinstance(space.fixed[experiment.problem], int):
-        combinations.sort(key=lambda chosen: chosen[experiment.problem])
+        chosen_cells.sort(key=lambda cell: cell[0][experiment.problem])
     tasks: dict[Any, base.Task] = {}
-    for chosen in combinations:
-        task = space.task(chosen, settings, logdir)
-        tasks.setdefault((task.columns, task.seeds), task)
-    configs = {task.agent: experiment.configs()[task.agent]() for task in tasks.values()}
-    cells = [dict(columns) for columns in dict.fromkeys(task.columns for task in tasks.values())]
+    for chosen, seeds in chosen_cells:
+        first = space.task(chosen, settings, seeds[0], logdir)
+        for seed in seeds:
+            if (key := (first.columns, seed)) not in tasks:
+                tasks[key] = first if seed == seeds[0] else dataclasses.replace(first, seeds=(seed,))
+    configs = {agent: experiment.configs()[agent]() for agent in dict.fromkeys(x.agent for x in tasks.values())}
+    cells = [dict(columns) for columns in dict.fromkeys(columns for columns, _ in tasks)]
     varied = tuple(name for name in settings if len({cell[name] for cell in cells}) > 1)
     fixed = "".join(f", {key}={cells[0][key]}" for key in settings if key not in varied and cells[0][key])
     lacking = [
@@ -150,7 +169,7 @@ def plan(experiment: base.Experiment, grids: Sequence[Grid], logdir: str) -> bas
     ]
     remark = (
         f"{'; '.join(lacking)}: left blank there, and runs that are then the same are run once "
-        f"({len(combinations)} combinations are {len(tasks)} runs)"
+        f"({num_combinations} combinations are {len(tasks)} runs)"
     )
     identity = {
         "experiment": "sweep",

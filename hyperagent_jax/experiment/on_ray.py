@@ -1,0 +1,189 @@
+"""Tasks on a Ray cluster, or on a Ray that is started here: `--launcher=ray`."""
+
+from collections.abc import Callable, Iterator, Sequence
+import logging
+import os
+import time
+from typing import Any
+import warnings
+
+from hyperagent_jax import errors
+from hyperagent_jax.experiment import launching
+
+with errors.optional_library("ray", "ray"):
+    import ray
+
+# Least time between two messages of a job.
+_MESSAGE_SECONDS = 0.5
+# Only this machine can reach what is started here: whoever reaches a Ray can run anything on it.
+_LOOPBACK = "127.0.0.1"
+
+
+class _Mailbox:
+    """Where jobs leave what they report, and learn whether to stop."""
+
+    def __init__(self) -> None:
+        self._messages: list[Any] = []
+        self._is_stopping = False
+
+    def put(self, messages: list[Any]) -> bool:
+        self._messages += messages
+        return self._is_stopping
+
+    def take(self) -> list[Any]:
+        taken, self._messages = self._messages, []
+        return taken
+
+    def stop(self) -> None:
+        self._is_stopping = True
+
+
+class _Post:
+    """A job's side of the mailbox. It never waits for an answer: it reads the one to the message before."""
+
+    def __init__(self, mailbox: Any, job: int):
+        self._mailbox, self._job = mailbox, job
+        self._messages: list[Any] = []
+        self._answer: Any = None
+        self._sent_at = time.monotonic()
+        self._is_stopping = False
+
+    def add(self, kind: str, content: Any) -> None:
+        self._messages.append((self._job, kind, content))
+        self.should_stop()
+
+    def should_stop(self) -> bool:
+        if time.monotonic() - self._sent_at >= _MESSAGE_SECONDS:
+            self.send()
+        return self._is_stopping
+
+    def send(self, wait: bool = False) -> None:
+        if self._answer is not None:
+            self._is_stopping = ray.get(self._answer)
+        self._answer = self._mailbox.put.remote(self._messages)
+        self._messages, self._sent_at = [], time.monotonic()
+        if wait:
+            ray.get(self._answer)
+
+
+def _run(
+    function: launching.TaskFunction,
+    job: int,
+    tasks: Sequence[Any],
+    mailbox: Any,
+    keep_going: bool,
+    environment: dict[str, str],
+) -> None:
+    """Runs a job in a process of Ray's."""
+    for name, value in environment.items():
+        os.environ.setdefault(name, value)
+    post = _Post(mailbox, job)
+    launching.run_job(
+        function,
+        tasks,
+        lambda i, event: post.add("event", event),
+        lambda i, outcome: post.add("outcome", (i, outcome)),
+        post.should_stop,
+        keep_going,
+    )
+    post.send(wait=True)
+
+
+class _Ray:
+    """The cluster; see `launching.Cluster`."""
+
+    def __init__(self, function: launching.TaskFunction, keep_going: bool, settings: launching.ClusterSettings):
+        self._function, self._keep_going = function, keep_going
+        remote: Any = ray.remote
+        options = {"num_cpus": settings.cpus_per_task, "num_gpus": settings.gpus_per_task, "max_retries": 0}
+        self._remote = remote(**options)(_run)
+        self._mailbox = remote(num_cpus=0)(_Mailbox).remote()
+        self._environment = dict(settings.environment)
+        if 0 < settings.gpus_per_task < 1:  # each would take three quarters of the device
+            self._environment["XLA_PYTHON_CLIENT_MEM_FRACTION"] = f"{0.9 * settings.gpus_per_task:.3f}"
+        self._jobs: dict[Any, int] = {}  # by their references
+
+    def submit(self, job: int, tasks: Sequence[Any]) -> None:
+        reference = self._remote.remote(
+            self._function, job, list(tasks), self._mailbox, self._keep_going, self._environment
+        )
+        self._jobs[reference] = job
+
+    def poll(self) -> Iterator[tuple[int, str, Any]]:
+        waiting = list(self._jobs)
+        ended, _ = ray.wait(waiting, num_returns=len(waiting), timeout=0.3, fetch_local=False)
+        try:
+            yield from ray.get(self._mailbox.take.remote())
+        except ray.exceptions.RayError as error:
+            raise errors.UserError(
+                f"lost the connection to Ray ({launching.describe(error)}): --resume continues from here"
+            ) from error
+        for reference in ended:
+            why = ""
+            try:
+                ray.get(reference)
+            except ray.exceptions.RayError as error:
+                why = f"process died ({type(error).__name__})"
+            yield self._jobs.pop(reference), "ended", why
+
+    def stop(self) -> None:
+        ray.get(self._mailbox.stop.remote())
+
+    def kill(self) -> None:
+        for reference in self._jobs:
+            ray.cancel(reference, force=True)
+
+
+def _start(num_workers: int, settings: launching.ClusterSettings) -> None:
+    """Connects to the cluster, or starts a Ray on this machine that no other can reach."""
+    os.environ.setdefault("RAY_DISABLE_IMPORT_WARNING", "1")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # or it hides devices from tasks without any
+    for name, value in settings.environment.items():
+        os.environ.setdefault(name, value)
+    common: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
+    # Ray starts programs, and jax warns of every fork, though these replace what was forked.
+    warnings.filterwarnings("ignore", "os.fork", RuntimeWarning)
+    try:
+        if settings.address:
+            environment = {"env_vars": dict(settings.environment)}
+            ray.init(settings.address, runtime_env=environment, **common)
+        else:
+            ray.init(
+                "local",
+                num_cpus=max(1, round(num_workers * settings.cpus_per_task)),
+                include_dashboard=False,
+                _node_ip_address=_LOOPBACK,
+                **common,
+            )
+    except (ConnectionError, RuntimeError, ValueError, TimeoutError, OSError) as error:
+        place = f"--ray_address={settings.address}" if settings.address else "a Ray on this machine"
+        raise errors.UserError(f"cannot connect to {place}: {launching.describe(error)}") from error
+
+
+def run_tasks(
+    function: launching.TaskFunction,
+    tasks: Sequence[Any],
+    num_workers: int,
+    on_event: Callable[[Any], None],
+    on_failure: Callable[[Any, str], None] | None,
+    *,
+    settings: launching.ClusterSettings,
+    **options: Any,
+) -> bool:
+    """Runs all tasks on Ray; see `workers.run_tasks`."""
+    if not tasks:
+        return True
+    _start(num_workers, settings)
+    try:
+        slots = int(ray.cluster_resources().get("CPU", num_workers) // max(settings.cpus_per_task, 1))
+        return launching.run_on_cluster(
+            _Ray(function, on_failure is not None, settings),
+            tasks,
+            on_event,
+            on_failure,
+            tasks_per_job=settings.job_size(len(tasks), max(slots, 1)),
+            most_jobs=settings.most_jobs,
+            **options,
+        )
+    finally:
+        ray.shutdown()
