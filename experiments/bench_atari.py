@@ -25,6 +25,11 @@ from hyperagent_jax.experiment import base
 FLAGS = flags.FLAGS
 flags.DEFINE_string("game", "Breakout", "The game of --benchmark=atari.")
 flags.DEFINE_integer("num_envs", 4, "Environments of --benchmark=atari.", lower_bound=1)
+flags.DEFINE_list(
+    "atari_agents",
+    ["hyperagent", "hyperagent_ois", "ddqn"],
+    "Agents of --benchmark=atari, each with every preset that has it.",
+)
 flags.DEFINE_integer(
     "turns", 5, "Turns of --benchmark=atari, each with some updates of every agent.", lower_bound=1
 )
@@ -44,6 +49,11 @@ def _make_task(agent: str, preset: str, **settings) -> base.Task:
     config = presets.configs(preset)[agent](**settings)
     protocol = atari.Protocol(game=FLAGS.game, num_envs=FLAGS.num_envs)
     return base.Task("atari", agent, config, protocol, (0,), atari.Options(preset=preset))
+
+
+def _configs(preset: str) -> dict:
+    """The agents to measure that a preset has."""
+    return {name: kind for name, kind in presets.configs(preset).items() if name in FLAGS.atari_agents}
 
 
 class _Measured:
@@ -86,12 +96,12 @@ class _Measured:
 def measure(preset: str) -> Iterator[dict]:
     """A row for each agent."""
     threads = int(os.environ["NPROC"])
-    measured = {agent: _Measured(agent, preset) for agent in presets.configs(preset)}
+    measured = {agent: _Measured(agent, preset) for agent in _configs(preset)}
     for _ in range(FLAGS.turns):
         for one in measured.values():
             one.time_updates()
             one.time_loop()
-    plain = np.median(measured["ddqn"].cpu_seconds)
+    plain = np.median(measured["ddqn"].cpu_seconds) if "ddqn" in measured else None
     for agent, one in measured.items():
         update, loop, cpu = (np.median(x) for x in (one.update_seconds, one.loop_seconds, one.cpu_seconds))
         fastest, authors = 1e3 * min(one.update_seconds), _AUTHORS_MS.get(threads)
@@ -103,7 +113,7 @@ def measure(preset: str) -> Iterator[dict]:
             "num_params": sum(x.size for x in jax.tree.leaves(one.runner.learner.params)),
             "update_ms": fastest,
             "cpu_ms": 1e3 * cpu,
-            "of_ddqn": cpu / plain,
+            "of_ddqn": cpu / plain if plain else "",
             "times_authors": authors / fastest if authors else "",
             "loop_ms": 1e3 * min(one.loop_seconds),
             "loop_efficiency": update / loop,
@@ -144,13 +154,15 @@ def tables() -> Iterator[tuple[str, Iterable[dict]]]:
     if FLAGS.replay_capacity:  # first, while the process holds nothing else
         yield "memory", [measure_memory()]
     for preset in presets.PRESETS:
-        yield "bench", measure(preset)
+        if _configs(preset):
+            yield "bench", measure(preset)
 
 
 def identity() -> dict:
     """What a folder of these measurements is identified by."""
     configs = {
-        preset: {name: dataclasses.asdict(kind()) for name, kind in presets.configs(preset).items()}
+        preset: {name: dataclasses.asdict(kind()) for name, kind in _configs(preset).items()}
         for preset in presets.PRESETS
+        if _configs(preset)
     }
     return {"experiment": "bench_atari", "game": FLAGS.game, "num_envs": FLAGS.num_envs, "configs": configs}

@@ -43,8 +43,8 @@ def test_presets_are_the_tables():
             },
         ),
     ):
-        for name, config_class in atari_presets.configs(preset).items():
-            config = config_class()
+        for name in ("hyperagent", "hyperagent_ois", "ddqn"):
+            config = atari_presets.configs(preset)[name]()
             assert type(config) is agents.CONFIGS[name].config_class
             common = dict(
                 hidden_sizes=(256,),
@@ -75,6 +75,37 @@ def test_presets_are_the_tables():
         atari_presets.configs("best")
     with pytest.raises(ValueError, match="hidden_sizes must be one width for pixels"):
         agents.make_agent("ddqn", atari_presets.configs("paper")["ddqn"](hidden_sizes=(64, 64)), PIXELS)
+
+
+def test_parameters_of_the_authors_networks():
+    """Learnable parameters with 18 actions, counted from the layers of their released code."""
+    pixels = PIXELS._replace(num_actions=18)
+    found = {
+        name: agents.count_params(agents.make_agent(name, preset(), pixels))
+        for name, preset in atari_presets.configs("authors").items()
+    }
+    assert found == {
+        "noisy_net": 3_308_740,
+        "langevin_adam": 1_693_362,
+        "adam_lmc": 1_693_362,
+        "sane": 2_496_531 + 160,  # its convolutions have no biases
+        "rainbow": 7_496_754,
+        "der": 1_143_410,
+    }
+
+
+@pytest.mark.parametrize("name", ["bootdqn", "ensemble_plus_os", "hyperdqn", "enndqn", "sane", "bayes_ucbdqn"])
+def test_every_system_takes_pixels(name):
+    spec = types.EnvironmentSpec(3, (36, 36, 2), dtype="uint8")
+    preset = atari_presets.configs("paper")[name]
+    network = agents.make_agent(name, preset(hidden_sizes=(5,)), spec).network
+    variables = network.init(jax.random.key(0))
+    pixels = jax.random.randint(jax.random.key(1), (2, 36, 36, 2), 0, 256).astype(jnp.uint8)
+    xi = network.index.sample(jax.random.key(2), ())
+    values = jax.vmap(network.apply, (None, 0, None))(variables, pixels, xi)
+    assert values.shape == (2, 3) and np.all(np.isfinite(values)) and np.any(values[0] != values[1])
+    if name == "enndqn":  # its epinet sees the features, not 2,592 pixels
+        assert variables.params["epinet_input"]["kernel"].shape == (5, 50)
 
 
 def test_differences_of_presets():

@@ -125,8 +125,8 @@ EXPECTED = {
     ),
     "noisy_net": (noisy.Config, NOISY, {}),
     "sane": (noisy.Config, NOISY, dict(noise="state", shares_noise=False)),
-    "langevin_adam": (langevin.Config, LANGEVIN, dict(optimizer="langevin_adam")),
-    "adam_lmc": (langevin.Config, LANGEVIN, dict(optimizer="adam_lmc")),
+    "langevin_adam": (langevin.Config, LANGEVIN, dict(optimizer="langevin_adam", noise_scale=0.01)),
+    "adam_lmc": (langevin.Config, LANGEVIN, dict(optimizer="adam_lmc", noise_scale=0.03)),
     "rainbow": (noisy.Config, NOISY, RAINBOW),
     "der": (noisy.Config, NOISY, dict(**RAINBOW) | dict(n_step=20)),
     "bayes_ucbdqn": (

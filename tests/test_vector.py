@@ -111,6 +111,8 @@ def test_batches_do_not_depend_on_prefetching(monkeypatch):
         ("hyperagent", {}),
         ("ddqn", {}),
         ("hyperagent_ois", {"priority_fraction": 0.5, "updates_per_step": 2}),
+        ("rainbow", {"num_atoms": 5, "importance_beta_steps": 100, "random_start": False}),
+        ("adam_lmc", {}),
     ],
 )
 @pytest.mark.parametrize("rounds", [3, 45])
@@ -133,7 +135,7 @@ def test_interrupted_equals_uninterrupted(name, settings, rounds, tmp_path):
     other = make_runner(name, seed=1, **settings)
     other.begin()
     other.advance()
-    assert not np.array_equal(as_data(other._indices), as_data(runner._indices)) or name == "ddqn"
+    assert not np.array_equal(as_data(other._indices), as_data(runner._indices)) or not runner._indices.size
     for each in (runner, resumed, other):
         each.close()
 

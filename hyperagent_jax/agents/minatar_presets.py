@@ -16,6 +16,8 @@ _COMMON: dict[str, Any] = dict(
     learning_rate=2.5e-4,
 )
 _HYPERAGENT: dict[str, Any] = dict(unit_prior=True, prior_scale=0.05)
+_LANGEVIN: dict[str, Any] = dict(noise_scale=1e-4)
+_DISTRIBUTIONAL: dict[str, Any] = dict(v_max=30.0)  # discounted returns of good players of all games
 _EPSILON: dict[str, Any] = dict(epsilon_end=0.05, epsilon_updates=25_000)
 _AGENTS: dict[str, dict[str, Any]] = {
     "hyperagent": _HYPERAGENT,
@@ -23,5 +25,15 @@ _AGENTS: dict[str, dict[str, Any]] = {
     "ddqn": _EPSILON,
     "bootdqn": {},
     "ensemble_plus": {"prior_scale": 1.0},
+    "ensemble_plus_os": {"prior_scale": 1.0},
+    "hyperdqn": _HYPERAGENT,
+    "enndqn": {},
+    "noisy_net": {},
+    "sane": {},
+    "langevin_adam": _LANGEVIN,
+    "adam_lmc": _LANGEVIN,
+    "rainbow": _DISTRIBUTIONAL,
+    "der": _DISTRIBUTIONAL,
+    "bayes_ucbdqn": {},
 }
 CONFIGS = {name: presets.CONFIGS[name].with_overrides(**_COMMON, **own) for name, own in _AGENTS.items()}

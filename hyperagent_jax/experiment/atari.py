@@ -80,7 +80,8 @@ class Options:
     """Whose settings, and what is kept.
 
     Attributes:
-        preset: settings of the "paper", or of its "released" code, whose learning rate and regularisation differ.
+        preset: settings of the "paper", or of its "released" code, whose learning rate and regularisation differ,
+            or for other systems those of their "authors".
         record_video: whether to write a GIF of a game that the best parameters play.
     """
 

@@ -21,6 +21,11 @@ from hyperagent_jax.networks import priors
 from hyperagent_jax.networks import torsos
 
 
+def is_pixels(observation: types.Array) -> bool:
+    """Whether observations are frames of bytes: of these an epinet sees the features only."""
+    return observation.dtype == jnp.uint8
+
+
 class EpinetInput(nn.Module):
     """The part of the epinet's first layer that depends on features and observation.
 
@@ -37,7 +42,8 @@ class EpinetInput(nn.Module):
     @nn.compact
     def __call__(self, features: types.Array, observation: types.Array) -> types.Array:
         """Maps features [H] and an observation to [width]."""
-        inputs = features if self.num_states else jnp.concatenate([features, observation.reshape(-1)])
+        sees_observation = not self.num_states and not is_pixels(observation)
+        inputs = jnp.concatenate([features, observation.reshape(-1)]) if sees_observation else features
         x = inputs @ self.param("kernel", self.kernel_init, (inputs.size, self.width))
         if self.num_states:
             x += torsos.look_up_row(self, self.kernel_init, (self.num_states, self.width), observation)
@@ -99,7 +105,8 @@ def make_epinet_network(
     observation, functions = inputs.observation, torsos.as_torso(torso)
     features = jnp.zeros(torsos.feature_shape(torso, observation).shape)
     # Xavier of the first layer as a whole: its inputs are features, observation and index.
-    num_inputs = features.size + (num_states or jnp.size(observation)) + index.dim
+    num_seen = num_states or (0 if is_pixels(observation) else jnp.size(observation))
+    num_inputs = features.size + num_seen + index.dim
     first_init = nn.initializers.normal(math.sqrt(2 / (num_inputs + hidden_sizes[0])))
     head = heads.plain_linear(num_actions)
     epinet_input = EpinetInput(hidden_sizes[0], first_init, num_states)
