@@ -14,6 +14,7 @@ from hyperagent_jax.analysis import aggregate_views
 from hyperagent_jax.analysis import aggregates
 from hyperagent_jax.analysis import curves
 from hyperagent_jax.analysis import style
+from hyperagent_jax.analysis.atari import comparisons
 from hyperagent_jax.analysis.atari import plots
 from hyperagent_jax.analysis.atari import published
 from hyperagent_jax.analysis.atari import read
@@ -98,6 +99,30 @@ def test_efficiencies():
     assert methods["DDQN (DQN Zoo)"].params == 8_224 + 32_832 + 36_928 + 1_606_144 + 3_078
     assert methods["DDQN (DQN Zoo)"].interactions * 0.15 == methods["HyperAgent"].interactions
     assert not methods["Ensemble+"].reaches_human
+    assert methods["BBF (by its code)"].params == comparisons.BBF_PARAMS
+
+
+def test_what_the_papers_table_does_not_carry():
+    assert "Rainbow column (1.468) is not behind its HyperAgent column (1.452)" in comparisons.table_caveats()
+    assert "26 of the 26 games have the score at 7.8M frames of HyperDQN's file (IQM 0.472)" in (
+        comparisons.table_caveats()
+    )
+    assert "have an IQM of 0.626." in comparisons.table_caveats()
+    assert comparisons.bbf_caveat().startswith("BBF has 43 times HyperAgent's parameters by its own code")
+    quoted = {row["method"]: (row["games"], row["median"], row["mean"]) for row in comparisons.quoted()}
+    assert quoted["EfficientZero"] == pytest.approx((26, 1.090, 1.943), abs=1e-3)
+    assert quoted["BBF, replay ratio 2"] == pytest.approx((26, 0.754, 2.175), abs=1e-3)
+
+
+def test_published_scores_have_sources():
+    assert len(comparisons.rows()) == 590
+    assert all("@" in row.source and row.runs >= 3 for row in comparisons.rows())
+    hard = comparisons.hard_games()
+    assert all(tuple(scores) == comparisons.HARD_GAMES for scores in hard.values()) and len(hard) == 6
+    assert hard["LangevinAdam"]["Hero"] == 6015.6 and hard["SANE"]["Qbert"] == 100.5
+    games = published.games()["Pong"]
+    expected = stats.relative_improvement(games.published["hyperagent"], games.published["der"], games)
+    assert comparisons.paper_improvements()["DER"]["Pong"] == expected
 
 
 def write_results(path, rows):
@@ -247,6 +272,7 @@ def test_report_as_a_user_makes_it(tmp_path):
     assert float(pong["Rainbow"]) == 5.1 and float(pong["human"]) == 14.6
     pictures = {path.name for path in out.glob("*.png")}
     assert {"aggregates.png", "profiles.png", "curves.png", "data_and_parameters.png"} < pictures
+    assert {"hard_games.png", "paper_over_rainbow.png"} < pictures
     assert {"hyperagent_over_ddqn.png", "ddqn_over_hyperagent.png", "ddqn_over_rainbow.png"} < pictures
     with open(out / "summary.csv") as f:
         assert [row["method"] for row in csv.DictReader(f)][:2] == ["hyperagent", "ddqn"]

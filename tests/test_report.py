@@ -22,6 +22,7 @@ FIELDS = (
     "interactions",
     "num_params",
     "num_output_params",
+    "interactions_per_second",
     "error",
 )
 EVIL = "<script>alert('$x$')</script> \"quoted\" & more"
@@ -60,6 +61,7 @@ def _row(agent, size, seed, episodes, **others):
         "interactions": (episodes or 1_000) * size,
         "num_params": 500,
         "num_output_params": 50,
+        "interactions_per_second": 1_000 * (seed + 1),
         **others,
     }
 
@@ -170,6 +172,7 @@ def test_tables_are_written_as_csv(report):
     assert (row["seeds"], row["solved"], row["mean_over_solved"]) == ("3", "3", "250.0")
     assert (row["standard_error_over_solved"], row["median_over_all"]) == ("5.77", "250")
     assert (row["min_over_solved"], row["max_over_solved"]) == ("240", "260")
+    assert row["step_microseconds"] == "500.0"  # the median of 1,000, 500 and 333
     row = summary["ddqn", "20", ""]
     assert (row["seeds"], row["solved"], row["failed"], row["crashed"]) == ("3", "0", "2", "1")
     assert (row["mean_over_solved"], row["median_over_all"], row["limit"]) == ("", "> 1000", "1000")

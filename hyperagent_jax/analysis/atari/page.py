@@ -9,6 +9,7 @@ from typing import Any
 from hyperagent_jax.analysis import aggregate_views
 from hyperagent_jax.analysis import html
 from hyperagent_jax.analysis import pages
+from hyperagent_jax.analysis.atari import comparisons
 from hyperagent_jax.analysis.atari import plots
 from hyperagent_jax.analysis.atari import published
 from hyperagent_jax.analysis.atari import read
@@ -28,6 +29,11 @@ _EFFICIENCY = (
     "The paper's comparison of methods that reach an IQM of 1 on 26 games, not a result of these runs: of these "
     "only HyperAgent's number of parameters."
 )
+_HARD = (
+    "Scores after 8M frames that were published with code, mean over runs, and of these runs where they are of "
+    "such a game. They are not the same evaluation; what each is stands below."
+)
+_PAPER_IMPROVEMENT = "The paper's HyperAgent, from its table of 26 games, by the same formula."
 _IMPROVEMENT = "(score - baseline) / (max(human, baseline) - random), game by game."
 
 
@@ -41,6 +47,9 @@ def make(title: str, found: read.Results, table: tuple[Sequence[str], Sequence[d
 
     params = [run.num_params for run in found.runs if run.agent.startswith("hyperagent") and run.num_params]
     methods = published.efficiencies(int(statistics.median(params))) if params else []
+    hard = {agent: stats.mean_scores(found.runs, agent) for agent in found.agents}
+    hard = {agent: scores for agent, scores in hard.items() if scores.keys() & set(comparisons.HARD_GAMES)}
+    hard = {**hard, **comparisons.hard_games()}
     efficiency_title = "Data and parameters for human-level scores"
     improvements = {
         re.sub(r"\W+", "_", f"{agent}_over_{other}".lower()).strip("_"): (f"{agent} compared with {other}", values)
@@ -73,8 +82,18 @@ def make(title: str, found: read.Results, table: tuple[Sequence[str], Sequence[d
             pages.Section(
                 efficiency_title,
                 drawing(
-                    "data_and_parameters", efficiency_title, _EFFICIENCY, plots.data_against_parameters, methods
+                    "data_and_parameters",
+                    efficiency_title,
+                    f"{_EFFICIENCY} {comparisons.bbf_caveat()}",
+                    plots.data_against_parameters,
+                    methods,
                 ),
+                [_quoted_table()],
+            ),
+            pages.Section(
+                "Eight hard games",
+                drawing("hard_games", "Eight hard games after 8M frames", _HARD, plots.hard_games, hard),
+                [html.paragraph(". ".join(comparisons.hard_sources()) + ".", "quiet")],
             ),
             pages.Section(
                 "Relative improvement",
@@ -84,11 +103,44 @@ def make(title: str, found: read.Results, table: tuple[Sequence[str], Sequence[d
                     for each in drawing(name, heading, _IMPROVEMENT, plots.improvements, values)
                 ],
             ),
+            pages.Section(
+                "Relative improvement in the paper",
+                [
+                    each
+                    for i, (other, values) in enumerate(comparisons.paper_improvements().items())
+                    for each in drawing(
+                        f"paper_over_{comparisons.BASELINES[i]}",
+                        f"HyperAgent (paper) compared with {other}",
+                        _PAPER_IMPROVEMENT,
+                        plots.improvements,
+                        values,
+                    )
+                ],
+                [html.paragraph(comparisons.table_caveats())],
+            ),
         ],
         sources=found.sources,
         closing="The tables are also in scores.csv and summary.csv.",
         tables={"summary.csv": table, "scores.csv": scores},
     )
+
+
+def _quoted_table() -> str:
+    rows = [
+        (
+            row["method"],
+            [
+                [
+                    row["games"],
+                    *(html.number(row[x], ".3f") for x in ("iqm", "median", "mean")),
+                    html.Cell(row["source"], "text"),
+                ]
+            ],
+        )
+        for row in comparisons.quoted()
+    ]
+    heads: html.Heads = [["Method", "Games", "IQM over games", "Median", "Mean", html.Cell("Source", "")]]
+    return html.table("Quoted, not run here: human-normalised scores after 100,000 interactions", heads, rows)
 
 
 def _fact(runs: Sequence[read.Run]) -> str:

@@ -11,6 +11,7 @@ import numpy as np
 from hyperagent_jax.analysis import aggregates
 from hyperagent_jax.analysis import curves as curves_lib
 from hyperagent_jax.analysis import style
+from hyperagent_jax.analysis.atari import comparisons
 from hyperagent_jax.analysis.atari import published
 
 
@@ -122,6 +123,34 @@ def improvements(file: style.File, title: str, values: Mapping[str, float], *, n
         axis.set(xlabel="relative improvement (from 10% on, logarithmic)")
 
 
+def hard_games(
+    file: style.File, title: str, scores: Mapping[str, Mapping[str, float]], *, narrow: bool = False
+) -> None:
+    """Draws a panel per game with a bar per method; `scores` maps methods to scores by game."""
+    names = comparisons.HARD_GAMES
+    columns = 2 if narrow else 4
+    rows = math.ceil(len(names) / columns)
+    size = (4.3, 2.3 * rows + 0.25 * len(scores)) if narrow else (11.0, 2.9 * rows + 0.6)
+    with style.picture(file, title, size, rows, columns, small_title=narrow, dpi=style.PANEL_DPI) as (
+        figure,
+        axes,
+    ):
+        for axis, name in zip(axes.flat, names, strict=True):
+            for i, own in enumerate(scores.values()):
+                if name in own:
+                    axis.bar(i, own[name], color=style.colour(i))
+            axis.set_xticks([])
+            axis.axhline(0, color="0.3", linewidth=0.8)
+            style.plain_numbers(axis.yaxis)
+            axis.tick_params(axis="y", labelsize=7 if narrow else 9)
+            axis.set_title(name)
+        handles = [
+            matplotlib.lines.Line2D([], [], color=style.colour(i), linewidth=5, label=label)
+            for i, label in enumerate(scores)
+        ]
+        style.legend_of(figure, handles, narrow=narrow)
+
+
 def data_against_parameters(
     file: style.File, title: str, methods: Sequence[published.Efficiency], *, narrow: bool = False
 ) -> None:
@@ -138,11 +167,12 @@ def data_against_parameters(
             area = 260 if number == 1 else 90
             axis.scatter(method.params, method.interactions, s=area, marker=marker, color=colour, zorder=3)
             text = f"{method.method} [{number}]" + ("" if method.reaches_human else "\n(below IQM 1)")
-            place, side = ((0, -22), "center") if number == 1 else ((11, 5), "left")
+            is_again = any(other.interactions == method.interactions for other in methods[1 : number - 1])
+            place, side = ((0, -22), "center") if number == 1 or is_again else ((11, 5), "left")
             point = (method.params, method.interactions)
             style.note(axis, text, point, place, ha=side, fontsize=8 if narrow else 10)
         axis.set(xscale="log", yscale="log", xlabel="parameters", ylabel="interactions to an IQM of 1")
-        axis.set_xlim(3e5 if narrow else 5e5, 2e8 if narrow else 6e7)
+        axis.set_xlim(3e5 if narrow else 5e5, 4e8 if narrow else 1.5e8)
         axis.set_ylim(5e4, 3e7)
         for direction in (axis.xaxis, axis.yaxis):
             direction.set_major_formatter(matplotlib.ticker.FuncFormatter(_thousands))

@@ -182,6 +182,7 @@ def _summary_table(groups: Sequence[stats.Group]) -> str:
             Cell("Runs", "over", 3),
             Cell("Episodes to learn", "over", 4),
             Cell("Parameters", "over", 3),
+            Cell("Time", "over"),
         ],
         [
             "Agent",
@@ -196,6 +197,7 @@ def _summary_table(groups: Sequence[stats.Group]) -> str:
             "All",
             "Output layer",
             f"Output layer \N{DIVISION SIGN} {stats.REFERENCE}'s",
+            "Microseconds per step, median",
         ],
     ]
 
@@ -213,6 +215,7 @@ def _summary_table(groups: Sequence[stats.Group]) -> str:
             summary.num_params,
             summary.num_output_params,
             html.number(stats.output_ratio(group, summary, groups), ",.2f"),
+            html.number(summary.step_seconds and 1e6 * summary.step_seconds, ",.0f"),
         ]
 
     blocks = [(group.label, [row(group, summary) for summary in group.summaries()]) for group in groups]

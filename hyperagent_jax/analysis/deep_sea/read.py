@@ -38,6 +38,7 @@ class Run:
         interval: episodes between two evaluations; it was solved in the last one. None if not on file.
         num_params: parameters; None if not on file.
         num_output_params: parameters of the output layer; None if not on file.
+        step_seconds: seconds per interaction, of training and evaluation; None if not on file.
         error: why the run crashed; blank if it did not. A crash is neither solved nor failed.
         file: the results.csv.
     """
@@ -51,6 +52,7 @@ class Run:
     interval: float | None = None
     num_params: int | None = None
     num_output_params: int | None = None
+    step_seconds: float | None = None
     error: str = ""
     file: str = ""
 
@@ -169,9 +171,18 @@ def _parse(row: Mapping[str, str], file: str, eval_every: float | None) -> Run:
         interval=eval_every / size if eval_every else None,
         num_params=_whole(row, "num_params") if row.get("num_params") else None,
         num_output_params=_whole(row, "num_output_params") if row.get("num_output_params") else None,
+        step_seconds=_step_seconds(row),
         error=error,
         file=file,
     )
+
+
+def _step_seconds(row: Mapping[str, str]) -> float | None:
+    try:
+        rate = float(row.get("interactions_per_second") or 0.0)
+    except ValueError:
+        return None
+    return 1.0 / rate if rate > 0.0 else None
 
 
 def _whole(row: Mapping[str, str], name: str, at_least: int = 0) -> int:

@@ -42,6 +42,7 @@ class Summary:
         limit: largest limit of a failed run.
         num_params: parameters; None if not on file or not the same in all runs.
         num_output_params: those of the output layer, likewise.
+        step_seconds: median over runs of the seconds per interaction; None if not on file.
     """
 
     size: int
@@ -57,6 +58,7 @@ class Summary:
     limit: int | None
     num_params: int | None
     num_output_params: int | None
+    step_seconds: float | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -226,6 +228,7 @@ def summarise(runs: Sequence[read.Run]) -> Summary:
     (size,) = {run.size for run in runs}
     episodes = [run.episodes for run in runs if run.episodes is not None]
     limits = [run.limit for run in runs if run.limit is not None]
+    times = [run.step_seconds for run in runs if run.step_seconds is not None]
     return Summary(
         size=size,
         seeds=len(runs),
@@ -240,6 +243,7 @@ def summarise(runs: Sequence[read.Run]) -> Summary:
         limit=max(limits, default=None),
         num_params=_common(run.num_params for run in runs),
         num_output_params=_common(run.num_output_params for run in runs),
+        step_seconds=float(np.median(times)) if times else None,
     )
 
 
@@ -356,6 +360,7 @@ def summary_rows(groups: Sequence[Group]) -> tuple[list[str], list[dict[str, Any
                     "num_params": summary.num_params,
                     "num_output_params": summary.num_output_params,
                     "output_params_over_hyperagent": _rounded(ratio, 4),
+                    "step_microseconds": _rounded(summary.step_seconds and 1e6 * summary.step_seconds, 1),
                 }
             )
     return list(rows[0]), rows
