@@ -132,8 +132,8 @@ def table_caveats() -> str:
         f"By the IQM over the games of the paper's own table its Rainbow column ({rainbow:.3f}) is not behind its "
         f"HyperAgent column ({ours:.3f}). "
         f"The paper's HyperDQN column is one evaluation, not the best checkpoint: {equal} of the {len(names)} "
-        f"games have the score at 7.8M frames of HyperDQN's file (IQM {one:.3f}); the best evaluations of the same "
-        f"runs have an IQM of {most:.3f}."
+        f"games have the score at 7.8M frames of HyperDQN's file (IQM {one:.3f}); the best evaluations of "
+        f"the same runs have an IQM of {most:.3f}."
     )
 
 
