@@ -115,3 +115,37 @@ def test_settings_reach_the_parts(spec):
         for is_first, expected in ((False, current), (True, actor_noise.indices)):
             followed = agent.evaluation_actor.next_indices(current, is_first, actor_noise)
             np.testing.assert_array_equal(followed, expected)
+
+
+def test_tried_share_follows_the_batch_and_changes_nothing_else():
+    settings = dict(hidden_sizes=(8,), batch_size=16)
+    optimistic, plain = (
+        agents.make("hyperagent_optimistic", STATES, tried_factor=factor, **settings) for factor in (2.0, 0.0)
+    )
+    state, plain_state = (agent.learner.init(jax.random.key(0)) for agent in (optimistic, plain))
+    rng = np.random.default_rng(0)
+    observations, actions = rng.integers(0, STATES.num_states, 16), rng.integers(0, STATES.num_actions, 16)
+    batch = types.Batch(
+        types.Transition(
+            jnp.asarray(observations, jnp.int32),
+            jnp.asarray(actions, jnp.int32),
+            jnp.ones(16),
+            jnp.zeros(16),
+            jnp.zeros(16, jnp.int32),
+            optimistic.perturbation.sample(jax.random.key(1), (16,)),
+        )
+    )
+    noise = optimistic.learner.draw(jax.random.key(2), 16)
+
+    def gradient_of(agent, state):
+        return agent.learner.value_and_grad(state.params, state.target_params, state.prior, batch, noise)
+
+    (value, each), gradient = gradient_of(optimistic, state)
+    (plain_value, plain_each), plain_gradient = gradient_of(plain, plain_state)
+    np.testing.assert_allclose(each, plain_each, rtol=1e-6)
+    assert float(value) == pytest.approx(float(plain_value), rel=1e-6)
+    own = gradient.pop("tried_share")
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-7), gradient, plain_gradient)
+    beliefs = jax.vmap(plain.network.belief, (None, 0))(plain.learner.variables(plain_state), observations)
+    shares = np.linalg.norm(np.asarray(beliefs)[np.arange(16), actions, :-1], axis=-1)  # the prior's norm is 1
+    assert float(own) == pytest.approx(-np.mean(shares), rel=1e-5)  # the parameter is 0

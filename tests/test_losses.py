@@ -81,6 +81,71 @@ def test_exact_loss_by_hand(double_q, target, index, c):
     assert value == pytest.approx((0.5 + 0.9 * target - 3) ** 2 + c * spread, rel=1e-5)
 
 
+def test_residual_of_the_exact_loss_by_hand():
+    # As above: y - mu = 0.5 + 0.9 * 6 - 3 = 2.9, which multiplies z on top of sigma.
+    half = sigma_for(0.5, indices.gaussian(2))
+    value = table_loss(None, [[1.0, 0.0]], kind="exact", factor=0.1, residual=half, double_q=False)
+    scale = 0.1 + 0.5 * 2.9
+    assert value == pytest.approx(2.9**2 + (scale * 2 - 0.5) ** 2 + (-scale + 1) ** 2, rel=1e-5)
+
+
+def test_residual_of_the_sampled_loss_by_hand():
+    # Q is 1.5 and 2, so the errors are 4.4 and 3.9 and their average 4.15; xi^T z is 0 and -2.5.
+    half = sigma_for(0.5, indices.gaussian(2))
+    value = table_loss(
+        [[1.0, 2.0], [-1.0, 0.5]], [[1.0, 0.0]], kind="sampled", factor=0.1, residual=half, double_q=False
+    )
+    assert value == pytest.approx((4.4**2 + (3.9 - 2.5 * (0.1 + 0.5 * 4.15)) ** 2) / 2, rel=1e-5)
+
+
+def test_residual_has_no_gradient_of_its_own():
+    def loss_of(mean, residual):
+        coefficients = jnp.array([[0.5, -1.0, 0.0]]).at[0, -1].set(mean)
+        q_t = jnp.zeros((1, 1))
+        return losses.exact_td_loss(
+            coefficients,
+            jnp.array(0),
+            jnp.array(2.0),
+            jnp.array(0.0),
+            q_t,
+            None,
+            TRANSITION.z_t,
+            0.1,
+            1.0,
+            residual,
+        )
+
+    assert jax.grad(loss_of)(3.0, 0.7) == pytest.approx(2.0)  # of (2 - mu)^2 alone
+    assert loss_of(3.0, 0.7) != pytest.approx(loss_of(3.0, 0.0))
+
+
+def test_residual_converges_to_the_error_of_the_mean():
+    # One action with n rewards of known noise, 4,000 problems at once, each solved by its normal equations: where
+    # the gradient of the batch's loss is zero. The spread of the values is s / sqrt(n), less a part of 1 / n.
+    n, noise, dim, problems = 8, 1.5, 4, 4_000
+    rng = np.random.default_rng(0)
+    rewards = 0.7 + noise * rng.normal(size=(problems, n))
+    z = np.asarray(indices.scaled_sphere(dim).sample(jax.random.key(1), (problems, n)))
+    mean = rewards.mean(1)
+    m = np.mean((rewards - mean[:, None])[..., None] * z, axis=1)
+    network = make_table_network(indices.sphere(dim))
+    loss = losses.make_td_loss(network, residual=1.0)
+
+    def batch_loss(coefficients, rewards, z):
+        def of_one(reward, z):
+            t = types.Transition(jnp.array(0), jnp.array(0), reward, jnp.array(0.0), jnp.array(0), z)
+            noise = losses.LossNoise(None, jnp.zeros((1, dim)))
+            return loss.apply(coefficients, coefficients, t, jnp.zeros(()), jnp.zeros(()), noise)
+
+        return jnp.mean(jax.vmap(of_one)(rewards, z))
+
+    found = jnp.asarray(np.concatenate([m, mean[:, None]], 1)[:, None, None], jnp.float32)
+    gradient = jax.jit(jax.vmap(jax.grad(batch_loss)))(found, jnp.asarray(rewards, jnp.float32), jnp.asarray(z))
+    np.testing.assert_allclose(gradient, 0, atol=1e-5)
+    variance = np.mean(np.sum(m**2, 1)) / dim  # of m^T xi, xi on the unit sphere
+    assert variance == pytest.approx(noise**2 / n * (1 - 1 / n), rel=0.03)
+
+
 @pytest.mark.parametrize("is_linear", [True, False])
 @pytest.mark.parametrize("double_q, target", [(False, 6.0), (True, 1.0)])
 def test_sampled_loss_by_hand(double_q, target, is_linear):

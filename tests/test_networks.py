@@ -337,6 +337,23 @@ def test_values_of_the_unknown_by_hand():
         )
 
 
+def test_known_is_relative_to_what_is_left_at_tried_actions():
+    limits = {"prior_norm": 2.0, "known_below": 0.25, "unknown_above": 0.75, "tried_factor": 2.0}
+    network = hyperagent_rmax.with_rmax_values(make_network(dim=2), 3.0, **limits)
+    variables = network.init(jax.random.key(0))
+    assert variables.params["tried_share"] == 0.0
+
+    def value(tried_share, *action):
+        belief = jnp.tile(jnp.array(action), (3, 1))
+        return float(network.value({"tried_share": jnp.array(tried_share)}, belief, jnp.zeros(2))[0])
+
+    assert value(0.0, 0.6, 0.8, 1.0) == pytest.approx(2.0)  # |m| = 1, a half: known_below decides
+    assert value(0.1, 0.6, 0.8, 1.0) == pytest.approx(2.0)
+    assert value(0.25, 0.6, 0.8, 1.0) == pytest.approx(1.0)  # twice a quarter: known
+    assert value(0.25, 0.9, 1.2, 1.0) == pytest.approx(2.0)  # three quarters: halfway from a half to one
+    assert value(0.25, 1.2, 1.6, 1.0) == pytest.approx(3.0)
+
+
 def test_scales_multiply_the_two_parts():
     variables = make_network().init(jax.random.key(0))
     state, zero = jnp.array(3), jnp.zeros((3, 5))

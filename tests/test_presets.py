@@ -56,6 +56,7 @@ HYPERAGENT = dict(
     index_distribution="sphere",
     perturbation_distribution="scaled_sphere",
     sigma=1e-4,
+    residual=0.0,
     loss="exact",
     num_indices=20,
     target_index="transition",
@@ -95,7 +96,7 @@ LANGEVIN = dict(**BASE, noise_scale=1e-4, bias_factor=1.0, noise_kind="normal")
 PRIORITIZED = dict(
     updates_per_step=4, recent_fraction=0.25, priority_fraction=0.5, unit_prior=True, prior_scale=0.5
 )
-RMAX = dict(unknown_value=1.0, known_below=0.2, unknown_above=0.4)
+RMAX = dict(unknown_value=1.0, known_below=0.2, unknown_above=0.4, tried_factor=0.0)
 DEPENDENT = dict(loss="sampled", target_index="dependent")
 
 # name -> (class, its settings in their order, what the preset overrides)
@@ -107,6 +108,15 @@ EXPECTED = {
         hyperagent_rmax.Config,
         {**HYPERAGENT, **RMAX},
         dict(**PRIORITIZED, num_ois=1, independent_prior=True, discount=0.985),
+    ),
+    "hyperagent_optimistic": (
+        hyperagent_rmax.Config,
+        {**HYPERAGENT, **RMAX},
+        {
+            **PRIORITIZED,
+            **dict(num_ois=1, independent_prior=True, discount=0.985),
+            **dict(residual=1.0, prior_scale=1.0, importance_beta=0.5, tried_factor=2.0),
+        },
     ),
     "ddqn": (ddqn.Config, dict(**BASE, epsilon_start=1.0, epsilon_end=0.05, epsilon_updates=10_000), {}),
     "bootdqn": (bootdqn.Config, ENSEMBLE, {}),

@@ -22,7 +22,8 @@ from hyperagent_jax.runners import scan
 OTHERS = ("noisy_net", "sane", "rainbow", "der", "langevin_adam", "adam_lmc", "bayes_ucbdqn")
 NAMES = tuple(name for name in agents.CONFIGS if name not in OTHERS)
 ENSEMBLES = ("bootdqn", "ensemble_plus", "ensemble_plus_os")
-UNIT_PRIORS = ("hyperagent_prioritized", "hyperagent_rmax")  # ours
+# Ours: the norm of their priors.
+UNIT_PRIORS = {"hyperagent_prioritized": 0.5, "hyperagent_rmax": 0.5, "hyperagent_optimistic": 1.0}
 DEPENDENT = ("bootdqn", "ensemble_plus", "hyperdqn", "enndqn")
 NUM_STATES, NUM_ACTIONS = 12, 3
 STATES = types.EnvironmentSpec(NUM_ACTIONS, (), NUM_STATES)
@@ -149,7 +150,7 @@ def numpy_prior(name, prior, observation, index):
     if name in UNIT_PRIORS:  # sigma_0 z_0, a direction for every action
         mean = numpy_hyper(prior, observation, np.zeros(len(index)))
         z = np.array([numpy_hyper(prior, observation, e) - mean for e in np.eye(len(index))])
-        return 0.5 * index @ (z / np.linalg.norm(z, axis=0))
+        return UNIT_PRIORS[name] * index @ (z / np.linalg.norm(z, axis=0))
     return 10.0 * numpy_hyper(prior, observation, index)
 
 
@@ -161,11 +162,13 @@ def numpy_values(name, variables, observation, index):
 def numpy_decision_values(name, variables, observation, index):
     """The values to act on and to bootstrap from: at the index, or of R-max."""
     values = functools.partial(numpy_values, name, variables, observation)
-    if name != "hyperagent_rmax":
+    if name not in ("hyperagent_rmax", "hyperagent_optimistic"):
         return values(index)
     mean = values(np.zeros(len(index)))
     spread = np.linalg.norm([values(e) - mean for e in np.eye(len(index))], axis=0)
-    return mean + np.interp(spread / 0.5, [0.2, 0.4], [0.0, 1.0]) * (np.maximum(mean, 1.0) - mean)
+    known = max(0.2, 2 * variables.params.get("tried_share", 0.0))
+    weight = np.interp(spread / UNIT_PRIORS[name], [known, known + 0.2], [0.0, 1.0])
+    return mean + weight * (np.maximum(mean, 1.0) - mean)
 
 
 def in_numpy(tree):
@@ -332,7 +335,9 @@ def numpy_loss(name, values, params, target_params, transition, indices, target_
     if indices is None:  # the exact expectation: values are linear in the index
         mean = q(np.zeros(len(t.z_t)))
         m = np.array([q(e) - mean for e in np.eye(len(t.z_t))])
-        return (bootstrap(target_indices) - mean) ** 2 + second_moment * np.sum((sigma * t.z_t - m) ** 2)
+        error = bootstrap(target_indices) - mean
+        scale = sigma + error if name == "hyperagent_optimistic" else sigma  # with residual = 1
+        return error**2 + second_moment * np.sum((scale * t.z_t - m) ** 2)
     return np.mean(
         [  # eq. q-loss, q-loss-hyperdqn, q-loss-enn
             (bootstrap([xi] if name in DEPENDENT else target_indices) + sigma * xi @ t.z_t - q(xi)) ** 2

@@ -27,6 +27,8 @@ class Config(base.Config):
         index_distribution: distribution of the index.
         perturbation_distribution: distribution of the perturbation z of a transition.
         sigma: root mean square of the perturbation sigma xi^T z, whatever the two distributions.
+        residual: factor of a perturbation by the transition's own TD error, added to sigma's. Uncertainty then
+            stays where outcomes are random, as the standard error of their mean, and vanishes where they are not.
         loss: "exact" takes the expectation over the index in closed form, "sampled" averages over
             num_indices indices, "enumerated" over all values of a coordinate index.
         num_indices: number of indices N per transition in the sampled loss.
@@ -54,6 +56,7 @@ class Config(base.Config):
     index_distribution: str = "sphere"
     perturbation_distribution: str = "scaled_sphere"
     sigma: float = 1e-4
+    residual: float = 0.0
     loss: str = "exact"
     num_indices: int = 20
     target_index: str = "transition"
@@ -70,7 +73,7 @@ class Config(base.Config):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.require(1, "index_dim", "num_indices", "num_ois")
-        self.require(0, "sigma", "prior_scale", "posterior_scale", "prior_std")
+        self.require(0, "sigma", "residual", "prior_scale", "posterior_scale", "prior_std")
         self.require(0, "resample_probability", high=1)
         if self.network not in NETWORKS:
             raise ValueError(f"network must be one of {', '.join(NETWORKS)}, got {self.network!r}")
@@ -161,6 +164,7 @@ def make_agent(
     config: Config,
     spec: types.EnvironmentSpec,
     adapt: Callable[[epistemic.EpistemicNetwork], epistemic.EpistemicNetwork] = lambda network: network,
+    adapt_loss: Callable[[losses.Loss, epistemic.EpistemicNetwork], losses.Loss] = lambda loss, network: loss,
 ) -> base.Agent:
     """Makes HyperAgent, or a system that differs from it in its settings, for an environment.
 
@@ -168,6 +172,7 @@ def make_agent(
         config: its settings.
         spec: the environment.
         adapt: changes the network that `config` describes.
+        adapt_loss: changes the loss of that network.
     """
     index = indices.make(config.index_distribution, config.index_dim)
     perturbation = indices.make(config.perturbation_distribution, config.index_dim)
@@ -176,6 +181,7 @@ def make_agent(
         network,
         kind=config.loss,
         sigma=config.sigma,
+        residual=config.residual,
         perturbation=perturbation,
         num_indices=config.num_indices,
         target_index=config.target_index,
@@ -186,7 +192,7 @@ def make_agent(
         config,
         spec,
         network,
-        loss,
+        adapt_loss(loss, network),
         perturbation,
         action_index=config.action_index,
         num_ois=config.num_ois,

@@ -9,19 +9,29 @@ mean where it is gone, so that what little is left of it does not add up along a
 other settings: a prior that is drawn for every state and action by itself (for observations that are not integers,
 by a network), a lower discount, and the replay of `hyperagent_prioritized`.
 
-It is for environments with little randomness: one visit makes an action known. BUILD_NOTES.md has measurements.
+With sigma alone one visit makes an action known, so `hyperagent_rmax` is for environments with little randomness.
+`hyperagent_optimistic` perturbs by the TD error too (`residual`), so an action whose outcomes differ becomes known
+only as fast as the error of their mean falls. BUILD_NOTES.md has measurements.
 """
 
+from collections.abc import Callable
 import dataclasses
 import functools
+from typing import Any
 
+import jax
 import jax.numpy as jnp
 
+from hyperagent_jax import losses
+from hyperagent_jax import rows
 from hyperagent_jax import types
 from hyperagent_jax.agents import base
 from hyperagent_jax.agents import hyperagent
 from hyperagent_jax.networks import checks
 from hyperagent_jax.networks import epistemic
+
+# The parameter that tracks the average share of prior uncertainty left at tried actions.
+_TRIED_SHARE = "tried_share"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,11 +42,15 @@ class Config(hyperagent.Config):
         unknown_value: what an unknown action is taken to be worth: the largest return there is.
         known_below: an action is known when at most this share of its prior uncertainty is left.
         unknown_above: and unknown from this share upwards; in between its value is interpolated.
+        tried_factor: if positive, an action is also known while the share left of it is at most this many times
+            the average share left at the actions of the replay; `unknown_above` moves along. What a network cannot
+            learn away then does not pass for unknown.
     """
 
     unknown_value: float = 1.0
     known_below: float = 0.2
     unknown_above: float = 0.4
+    tried_factor: float = 0.0
 
     def __post_init__(self) -> None:
         if not self.unit_prior:
@@ -44,6 +58,7 @@ class Config(hyperagent.Config):
         if self.network not in ("last_layer", "last_layer_bias"):
             raise ValueError("hyperagent_rmax needs values that are linear in the index: use network=last_layer")
         super().__post_init__()
+        self.require(0, "tried_factor")
         checks.require_finite(unknown_value=self.unknown_value)
 
 
@@ -54,6 +69,7 @@ def with_rmax_values(
     prior_norm: float,
     known_below: float,
     unknown_above: float,
+    tried_factor: float = 0.0,
 ) -> epistemic.EpistemicNetwork:
     """Gives a network R-max's values (Brafman and Tennenholtz, 2002), with uncertainty in place of counts.
 
@@ -68,6 +84,7 @@ def with_rmax_values(
         prior_norm: norm of the prior's coefficients, the same for all states and actions.
         known_below: up to this share an action is known.
         unknown_above: from this share upwards it is unknown.
+        tried_factor: see `Config`; the network then has one more parameter, which `with_tried_share` trains.
     """
     if not network.is_linear:
         raise ValueError("unknown_value needs a network that is linear in its index")
@@ -79,13 +96,58 @@ def with_rmax_values(
         )
 
     def value(params: types.Params, belief: types.Array, index: types.Array) -> types.Array:
-        del params, index
-        mean = belief[:, -1]
-        left = jnp.sqrt(jnp.sum(belief[:, :-1] ** 2, axis=-1)) / prior_norm
-        weight = jnp.clip((left - known_below) / (unknown_above - known_below), 0.0, 1.0)
+        del index
+        mean, low = belief[:, -1], jnp.asarray(known_below)
+        if tried_factor:
+            low = jnp.maximum(low, tried_factor * params[_TRIED_SHARE])
+        weight = jnp.clip((_share_left(belief, prior_norm) - low) / (unknown_above - known_below), 0.0, 1.0)
         return mean + weight * jnp.maximum(unknown_value - mean, 0.0)
 
-    return network._replace(value=value)
+    if not tried_factor:
+        return network._replace(value=value)
+
+    def init(key: types.PRNGKey) -> types.Variables:
+        variables = network.init(key)
+        return variables._replace(params={**variables.params, _TRIED_SHARE: jnp.zeros(())})
+
+    def posterior(params: types.Params, observation: Any, prior: types.Belief) -> types.Belief:
+        inner = {name: value for name, value in params.items() if name != _TRIED_SHARE}
+        return network.posterior(inner, observation, prior)
+
+    return network._replace(value=value, init=init, posterior=posterior)
+
+
+def _share_left(belief: types.Array, prior_norm: float) -> types.Array:
+    """The share of prior uncertainty that is left of every action, [num_actions]."""
+    return jnp.sqrt(jnp.sum(belief[:, :-1] ** 2, axis=-1)) / prior_norm
+
+
+def with_tried_share(loss: losses.Loss, network: epistemic.EpistemicNetwork, prior_norm: float) -> losses.Loss:
+    """Trains the network's average share of prior uncertainty at tried actions along with its values.
+
+    The parameter follows the shares of the transitions in a batch by gradient steps on half their squared
+    difference. Neither the loss of a transition, which is its priority, nor any other gradient changes.
+    """
+
+    def tracked(apply: Callable[..., Any]) -> Callable[..., Any]:
+        def apply_tracked(
+            params: types.Params,
+            target_params: types.Params,
+            transition: types.Transition,
+            prior_tm1: types.Belief,
+            *others: Any,
+        ) -> Any:
+            result = apply(params, target_params, transition, prior_tm1, *others)
+            belief = network.posterior(jax.lax.stop_gradient(params), transition.o_tm1, prior_tm1)
+            share = rows.of_action(_share_left(belief, prior_norm), transition.a_tm1)
+            half_square = 0.5 * (params[_TRIED_SHARE] - share) ** 2
+            follow = half_square - jax.lax.stop_gradient(half_square)  # zero, with a gradient
+            return (result[0] + follow, *result[1:]) if isinstance(result, tuple) else result + follow
+
+        return apply_tracked
+
+    with_value = None if loss.apply_with_value is None else tracked(loss.apply_with_value)
+    return loss._replace(apply=tracked(loss.apply), apply_with_value=with_value)
 
 
 def make_agent(config: Config, spec: types.EnvironmentSpec) -> base.Agent:
@@ -96,5 +158,9 @@ def make_agent(config: Config, spec: types.EnvironmentSpec) -> base.Agent:
         prior_norm=config.prior_scale,
         known_below=config.known_below,
         unknown_above=config.unknown_above,
+        tried_factor=config.tried_factor,
     )
-    return hyperagent.make_agent(config, spec, adapt)
+    if not config.tried_factor:
+        return hyperagent.make_agent(config, spec, adapt)
+    track = functools.partial(with_tried_share, prior_norm=config.prior_scale)
+    return hyperagent.make_agent(config, spec, adapt, track)

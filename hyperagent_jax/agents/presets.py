@@ -85,6 +85,15 @@ _RMAX = dataclasses.replace(
     independent_prior=True,  # uncertainty must not be learned away where nothing was tried
     discount=0.985,  # a nearer untried pair is better by more than the error of the values
 )
+# One setting for environments with and without noise, for returns of order 1.
+_OPTIMISTIC = dataclasses.replace(
+    _RMAX, source="HyperAgent, optimistic about what is unknown and by its own errors about what is random"
+).with_overrides(
+    residual=1.0,  # where outcomes differ, uncertainty falls as the error of their mean does, and not at once
+    prior_scale=1.0,  # so an action with outcomes of standard deviation 1 is known after 25 visits
+    importance_beta=0.5,  # random outcomes have large errors for good, and are drawn too often
+    tried_factor=2.0,  # what a network cannot learn away does not pass for unknown
+)
 
 _BOOTDQN = Preset(
     bootdqn.Config, bootdqn.make_agent, "Bootstrapped DQN (Osband et al., 2016): an ensemble on bootstrap masks"
@@ -115,6 +124,7 @@ CONFIGS: dict[str, Preset] = {
     "hyperagent_ois": _OIS,
     "hyperagent_prioritized": _PRIORITIZED,
     "hyperagent_rmax": _RMAX,
+    "hyperagent_optimistic": _OPTIMISTIC,
     "ddqn": Preset(ddqn.Config, ddqn.make_agent, "Double DQN (van Hasselt et al., 2016), epsilon-greedy"),
     "bootdqn": _BOOTDQN,
     "ensemble_plus": _ENSEMBLE_PLUS,

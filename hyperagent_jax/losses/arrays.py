@@ -56,11 +56,16 @@ def exact_td_loss(
     z_t: types.Array | None = None,
     sigma: Scalar = 0.0,
     second_moment: float = 1.0,
+    residual: Scalar = 0.0,
 ) -> types.Array:
     """Calculates the expectation over the index xi of HyperAgent's loss (eq. 4 of https://arxiv.org/abs/2402.10228).
 
     For Q-values mu + m^T xi, E[xi] = 0, E[xi xi^T] = c I and a target y whose index is independent of xi,
     E[(y + sigma xi^T z - mu - m^T xi)^2] = (y - mu)^2 + c |sigma z - m|^2.
+
+    With a residual, sigma becomes sigma + residual (y - mu), held fixed: a multiplier bootstrap. Trained on n
+    targets y_i whose noise has the standard deviation s, m becomes the average of (y_i - mu) z_i, and the values
+    have the spread s / sqrt(n) of the mean's error: none where targets are not random.
 
     Args:
         coefficients_tm1: coefficients m and, in the last column, means mu of all actions, [num_actions, M + 1].
@@ -69,9 +74,10 @@ def exact_td_loss(
         discount_t: discount at time t, a scalar.
         q_t: target network's Q-values at time t, one row per target index, [K, num_actions].
         q_t_selector: Q-values that select the actions at time t, [K, num_actions]; None for the plain maximum.
-        z_t: perturbation of the transition, [M]; may be None when sigma is the number 0.
+        z_t: perturbation of the transition, [M]; may be None when sigma and residual are the number 0.
         sigma: factor of the perturbation.
         second_moment: c.
+        residual: factor of the perturbation by the TD error.
 
     Returns:
         The loss, a scalar.
@@ -83,12 +89,12 @@ def exact_td_loss(
     mean, coefficients = chosen[-1], chosen[:-1]
     reward = valid_reward(r_t, a_tm1, q_t)
     error = optimistic_td_error(mean, reward, discount_t, q_t, q_t_selector)
-    if is_zero(sigma):
+    if is_zero(sigma) and is_zero(residual):
         spread = -coefficients
     else:
-        assert z_t is not None, "z_t is needed unless sigma is the number 0"
+        assert z_t is not None, "z_t is needed unless sigma and residual are the number 0"
         chex.assert_equal_shape([z_t, coefficients])
-        spread = sigma * z_t - coefficients
+        spread = _noise_scale(sigma, residual, error) * z_t - coefficients
     return error**2 + second_moment * jnp.sum(spread**2)
 
 
@@ -101,10 +107,12 @@ def sampled_td_loss(
     indices: types.Array | None = None,
     z_t: types.Array | None = None,
     sigma: Scalar = 0.0,
+    residual: Scalar = 0.0,
 ) -> types.Array:
     """Calculates the average of HyperAgent's loss over N indices (eq. 6 of https://arxiv.org/abs/2402.10228).
 
-    For one index xi it is [r + sigma xi^T z + discount V(o_t) - Q(o_tm1, a_tm1, xi)]^2.
+    For one index xi it is [r + sigma xi^T z + discount V(o_t) - Q(o_tm1, a_tm1, xi)]^2. With a residual, sigma
+    becomes sigma + residual times the average TD error over the indices, held fixed, as in `exact_td_loss`.
 
     Args:
         q_tm1: Q-values of the action taken at time t-1, one per index, [N].
@@ -113,19 +121,23 @@ def sampled_td_loss(
         q_t: target network's Q-values at time t: one row per target index, [K, num_actions], or target indices of
             its own for each index of the loss, [N, K, num_actions].
         q_t_selector: Q-values that select the actions at time t, like `q_t`; None for the plain maximum.
-        indices: the indices xi, [N, M]; may be None when sigma is the number 0.
-        z_t: perturbation of the transition, [M]; may be None when sigma is the number 0.
+        indices: the indices xi, [N, M]; may be None when sigma and residual are the number 0.
+        z_t: perturbation of the transition, [M]; likewise.
         sigma: factor of the perturbation.
+        residual: factor of the perturbation by the TD error.
 
     Returns:
         The loss, a scalar.
     """
     chex.assert_rank([q_tm1, r_t], [1, 0])
-    if is_zero(sigma):
+    if is_zero(sigma) and is_zero(residual):
         return jnp.mean(_td_errors(q_tm1, r_t, discount_t, q_t, q_t_selector) ** 2)
-    assert indices is not None and z_t is not None, "indices and z_t are needed unless sigma is the number 0"
+    assert indices is not None and z_t is not None, "indices and z_t are needed unless sigma and residual are 0"
     chex.assert_shape(indices, (q_tm1.shape[0], *jnp.shape(z_t)))
-    rewards = jax.vmap(lambda index: r_t + sigma * jnp.dot(index, z_t))(indices)
+    scale = sigma
+    if not is_zero(residual):
+        scale = _noise_scale(sigma, residual, jnp.mean(_td_errors(q_tm1, r_t, discount_t, q_t, q_t_selector)))
+    rewards = jax.vmap(lambda index: r_t + scale * jnp.dot(index, z_t))(indices)
     return jnp.mean(_td_errors(q_tm1, rewards, discount_t, q_t, q_t_selector) ** 2)
 
 
@@ -171,6 +183,11 @@ def _td_errors(
     rewards = 0 if jnp.ndim(r_t) == 1 else None
     axes = (0, rewards, None, targets, None if q_t_selector is None else targets)
     return jax.vmap(optimistic_td_error, axes)(q_tm1, r_t, discount_t, q_t, q_t_selector)
+
+
+def _noise_scale(sigma: Scalar, residual: Scalar, error: types.Array) -> Scalar:
+    """The factor of z: a constant, and a share of the transition's own TD error, which has no gradient here."""
+    return sigma if is_zero(residual) else sigma + residual * jax.lax.stop_gradient(error)
 
 
 def valid_reward(r_t: types.Array, a_tm1: types.Array, q_t: types.Array) -> types.Array:

@@ -74,6 +74,7 @@ def td_loss_with_value(
     network: epistemic.EpistemicNetwork,
     kind: str,
     sigma: arrays.Scalar,
+    residual: arrays.Scalar,
     is_masked: bool,
     target_index: str,
     double_q: bool,
@@ -90,6 +91,7 @@ def td_loss_with_value(
         network: the network.
         kind: see `make_td_loss`, like all that follow.
         sigma: factor of xi^T z.
+        residual: factor of the TD error times xi^T z.
         is_masked: whether xi^T z weighs the loss.
         target_index: which indices the target uses.
         double_q: whether the online network selects the target's action.
@@ -100,7 +102,8 @@ def td_loss_with_value(
     t, support = transition, cast(types.Array, network.index.support)  # an array wherever it is used
     target_indices = cast(types.Array, noise.target_indices)  # likewise
     shape = None if t.z_t is None else jnp.shape(t.z_t)
-    if (is_masked or not arrays.is_zero(sigma)) and shape != (network.index.dim,):
+    has_noise = not (arrays.is_zero(sigma) and arrays.is_zero(residual))
+    if (is_masked or has_noise) and shape != (network.index.dim,):
         raise ValueError(
             "the perturbation z_t of one transition must have the index's shape "
             f"({network.index.dim},), got {shape}"
@@ -122,7 +125,7 @@ def td_loss_with_value(
         assert second_moment is not None  # make_td_loss has refused such an index
         targets = q_values_t(target_indices)
         loss = arrays.exact_td_loss(
-            belief_tm1, t.a_tm1, t.r_t, t.discount_t, *targets, t.z_t, sigma, second_moment
+            belief_tm1, t.a_tm1, t.r_t, t.discount_t, *targets, t.z_t, sigma, second_moment, residual
         )
         return loss, rows.of_action(belief_tm1[:, -1], t.a_tm1)
 
@@ -144,7 +147,9 @@ def td_loss_with_value(
         masks = jax.vmap(jnp.dot, (0, None))(loss_indices, t.z_t)
         loss = arrays.masked_td_loss(q_tm1, reward, t.discount_t, q_t, q_t_selector, masks)
     else:
-        loss = arrays.sampled_td_loss(q_tm1, reward, t.discount_t, q_t, q_t_selector, loss_indices, t.z_t, sigma)
+        loss = arrays.sampled_td_loss(
+            q_tm1, reward, t.discount_t, q_t, q_t_selector, loss_indices, t.z_t, sigma, residual
+        )
     return loss, jnp.mean(q_tm1)
 
 
@@ -179,6 +184,7 @@ def make_td_loss(
     *,
     kind: str = "exact",
     sigma: arrays.Scalar = 0.0,
+    residual: arrays.Scalar = 0.0,
     perturbation: indices_lib.IndexDistribution | None = None,
     is_masked: bool = False,
     num_indices: int = 20,
@@ -200,6 +206,9 @@ def make_td_loss(
             (`exact_td_loss`), "enumerated" averages over all values of the index: the members of an ensemble.
         sigma: standard deviation of the noise sigma' xi^T z on the reward, whatever the two distributions:
             sigma' = sigma / sqrt(M c_xi c_z), c being their `second_moment`. May be traced.
+        residual: factor of noise by the transition's own TD error, which is added to sigma and scaled likewise: a
+            multiplier bootstrap, whose spread stays where targets are noisy and vanishes where they are not. May
+            be traced.
         perturbation: distribution of z; default `scaled_sphere(M)`, or `bernoulli_mask(M)` when masked.
         is_masked: whether xi^T z weighs the loss instead of being added to the reward.
         num_indices: number of indices of the sampled loss.
@@ -222,11 +231,12 @@ def make_td_loss(
     checks.flag("is_masked", is_masked)
     checks.flag("double_q", double_q)
     checks.real_number("sigma", sigma, 0)
+    checks.real_number("residual", residual, 0)
     checks.whole_number("num_indices", num_indices, 1)
     checks.whole_number("num_ois", num_ois, 1)
     if perturbation is None:
         perturbation = _default_perturbation(index.dim, is_masked)
-    has_noise = not arrays.is_zero(sigma)
+    has_noise = not (arrays.is_zero(sigma) and arrays.is_zero(residual))
     for is_wrong, message in (
         (
             index.support is None and (kind == "enumerated" or target_index == "all"),
@@ -257,7 +267,7 @@ def make_td_loss(
             is_masked and perturbation.mean <= 0,
             f"masks must not be negative, as those of {perturbation.name!r} can be: use bernoulli_mask",
         ),
-        (is_masked and has_noise, "a masked loss adds no noise to the reward: use sigma=0"),
+        (is_masked and has_noise, "a masked loss adds no noise to the reward: use sigma=0 and residual=0"),
         (
             target_index in ("dependent", "all") and num_ois > 1,
             f"target_index={target_index} leaves no choice of target indices: use num_ois=1",
@@ -275,7 +285,7 @@ def make_td_loss(
             perturbation.dim != index.dim and (perturbation.dim > 0 or is_masked or has_noise),
             f"the perturbation must have the dimension {index.dim} of the index, got {perturbation.dim}",
         ),
-        (has_noise and index.dim == 0, "sigma is for networks with an index: use sigma=0"),
+        (has_noise and index.dim == 0, "sigma is for networks with an index: use sigma=0 and residual=0"),
         (
             has_noise and (index.second_moment is None or perturbation.second_moment is None),
             "sigma needs an index and a perturbation with isotropic second moments, "
@@ -287,9 +297,16 @@ def make_td_loss(
     if has_noise:
         # E[(xi^T z)^2] = M c_xi c_z; 1 for the unit-sphere index with z on the sphere of radius sqrt(M).
         assert index.second_moment is not None and perturbation.second_moment is not None
-        sigma = sigma / math.sqrt(index.dim * index.second_moment * perturbation.second_moment)
+        size = math.sqrt(index.dim * index.second_moment * perturbation.second_moment)
+        sigma, residual = sigma / size, residual / size
     settings = dict(
-        network=network, kind=kind, sigma=sigma, is_masked=is_masked, target_index=target_index, double_q=double_q
+        network=network,
+        kind=kind,
+        sigma=sigma,
+        residual=residual,
+        is_masked=is_masked,
+        target_index=target_index,
+        double_q=double_q,
     )
     return Loss(
         binding.bind(
