@@ -24,7 +24,7 @@ import sys
 import jax, numpy as np
 import hyperagent_jax as hx
 agent, variables = hx.load_agent(sys.argv[1])
-for greedy_in in ("sample", "mean"):
+for greedy_in in ("sample", "mean", "majority"):
     policy = hx.Policy(agent, variables, jax.random.key(5), greedy_in)
     print(*[policy(np.int32(t % 12), is_first=t % 7 == 0) for t in range(40)])
 """
@@ -43,7 +43,7 @@ def test_another_process_acts_the_same(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     lines = []
-    for greedy_in in ("sample", "mean"):
+    for greedy_in in ("sample", "mean", "majority"):
         policy = hx.Policy(agent, variables, jax.random.key(5), greedy_in)
         lines.append(" ".join(str(policy(np.int32(t % 12), is_first=t % 7 == 0)) for t in range(40)))
     assert done.stdout.splitlines() == lines
@@ -134,10 +134,26 @@ def test_policy_in_the_mean(name):
         assert policy(np.int32(state)) == int(np.argmax(expected))
 
 
+def test_policy_of_the_majority():
+    # Two of three members prefer action 1, the third prefers action 0 by so much that the mean does, too.
+    agent = hx.agents.make("bootdqn", hx.EnvironmentSpec(2, (), 12), index_dim=3, **SMALL)
+    coefficients = jnp.array([[0.0, 0.0, 9.0, 0.0], [1.0, 1.0, 1.0, 0.0]])
+    agent = agent._replace(network=agent.network._replace(posterior=lambda params, o, prior: coefficients))
+    variables = agent.network.init(jax.random.key(2))
+    taken = {
+        greedy_in: [
+            hx.Policy(agent, variables, jax.random.key(seed), greedy_in)(np.int32(0)) for seed in range(20)
+        ]
+        for greedy_in in ("sample", "mean", "majority")
+    }
+    assert set(taken["mean"]) == {0} and set(taken["sample"]) == {0, 1}
+    assert np.mean(taken["majority"]) > 0.9  # 17 of 32 votes or more, where 21 are expected
+
+
 def test_policy_refuses_what_it_was_not_made_for():
     agent = hx.agents.make("hyperagent", ARRAYS, **SMALL)
     variables = agent.network.init(jax.random.key(0))
-    with pytest.raises(ValueError, match="unknown greedy_in 'max'; choose one of sample, mean"):
+    with pytest.raises(ValueError, match="greedy_in must be one of sample, mean, majority, got 'max'"):
         hx.Policy(agent, variables, jax.random.key(0), "max")
     with pytest.raises(ValueError, match=r"observations must be \[4\], got \[1, 4\]"):
         hx.Policy(agent, variables, jax.random.key(0))(np.zeros((1, 4)))

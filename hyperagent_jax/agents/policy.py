@@ -11,7 +11,15 @@ from hyperagent_jax import posterior
 from hyperagent_jax import types
 from hyperagent_jax.agents import base
 
-CHOICES = ("sample", "mean")
+CHOICES = ("sample", "mean", "majority")
+# Indices that vote on every action of a majority.
+_NUM_VOTERS = 32
+
+
+def check(greedy_in: str, name: str = "greedy_in") -> None:
+    """Raises ValueError unless there is such a way to choose actions."""
+    if greedy_in not in CHOICES:
+        raise ValueError(f"{name} must be one of {', '.join(CHOICES)}, got {greedy_in!r}")
 
 
 def make_act(
@@ -22,10 +30,10 @@ def make_act(
     Args:
         agent: the agent.
         epsilon: chance of a random action.
-        greedy_in: "sample" for Q-values of sampled indices, "mean" for the mean over the index.
+        greedy_in: "sample" for Q-values of sampled indices, "mean" for the mean over the index, "majority" for the
+            action that is best at most of 32 indices.
     """
-    if greedy_in not in CHOICES:
-        raise ValueError(f"unknown greedy_in {greedy_in!r}; choose one of {', '.join(CHOICES)}")
+    check(greedy_in)
     network, actor = agent.network, agent.evaluation_actor
 
     def act(
@@ -35,11 +43,19 @@ def make_act(
         is_first: types.Array,
         key: types.PRNGKey,
     ) -> tuple[types.Array, types.Array]:
-        def q_values(indices: types.Array) -> types.Array:
-            if greedy_in == "mean":
-                mean = posterior.mean(network, variables, observation)
-                return jnp.broadcast_to(mean, (*indices.shape[:-1], *mean.shape))
+        def at(indices: types.Array) -> types.Array:
             return jax.vmap(network.apply, (None, None, 0))(variables, observation, indices)
+
+        def q_values(indices: types.Array) -> types.Array:
+            if greedy_in == "sample":
+                return at(indices)
+            if greedy_in == "mean":
+                scores = posterior.mean(network, variables, observation)
+            else:
+                voters = network.index.sample(types.fold_in_tag(key, "voters"), (_NUM_VOTERS,))
+                values = at(voters)
+                scores = jnp.mean(jax.nn.one_hot(jnp.argmax(values, axis=-1), values.shape[-1]), axis=0)
+            return jnp.broadcast_to(scores, (*indices.shape[:-1], *scores.shape))
 
         noise = actor.draw(key)
         action, indices = actor.choose(q_values, indices, is_first, noise)
@@ -52,7 +68,8 @@ class Policy:
     """Maps observations to actions, without learning; keeps the index of the current episode.
 
     With "sample" it acts as in evaluation: greedily in Q-values of sampled indices, which are kept for an episode
-    or redrawn in every step, as the agent's settings say. With "mean" it is greedy in the mean over the index.
+    or redrawn in every step, as the agent's settings say. With "mean" it is greedy in the mean over the index;
+    with "majority" it takes the action that most indices take.
     """
 
     def __init__(
@@ -64,7 +81,7 @@ class Policy:
             agent: the agent.
             variables: its variables, for example `agent.learner.variables(state)` or those of `load_agent`.
             key: random key.
-            greedy_in: "sample" or "mean".
+            greedy_in: "sample", "mean" or "majority".
         """
         self._act, self._network = jax.jit(make_act(agent, greedy_in=greedy_in)), agent.network
         self._variables, self._key = variables, key

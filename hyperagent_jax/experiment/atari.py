@@ -17,6 +17,7 @@ from hyperagent_jax import errors
 from hyperagent_jax import results
 from hyperagent_jax import types
 from hyperagent_jax.agents import atari_presets as presets
+from hyperagent_jax.agents import policy
 from hyperagent_jax.environments import atari
 from hyperagent_jax.environments import video
 from hyperagent_jax.experiment import base
@@ -52,6 +53,8 @@ class Protocol:
         eval_fire: whether games of evaluations continue after a lost life as in training, with no-ops, and with
             FIRE where the game waits for it. Agents that are trained so never learn to press it.
         max_frames: a game is truncated after this many frames.
+        eval_policy: how evaluations choose actions: as the agent acts, by a "sample" of the index; by the "mean"
+            over the index; or as the "majority" of 32 indices would.
     """
 
     game: str = "Pong"
@@ -64,9 +67,11 @@ class Protocol:
     eval_epsilon: float = 0.001
     eval_fire: bool = True
     max_frames: int = atari.MAX_FRAMES
+    eval_policy: str = "sample"
 
     def __post_init__(self) -> None:
         checks.positive(self, "steps", "num_envs", "eval_every", "eval_episodes", "final_eval_episodes")
+        policy.check(self.eval_policy, "eval_policy")
         if self.max_frames < atari.FRAME_SKIP:
             raise ValueError(f"max_frames must be at least {atari.FRAME_SKIP}, got {self.max_frames}")
         if not 0 <= self.eval_epsilon <= 1:
@@ -143,7 +148,9 @@ class Run:
         self.task, self.runner, self.context = task, runner, context
         self.label = f"{task.protocol.game} seed {task.seeds[0]}"
         self.notes = context.progress.notes  # "best": score and interactions of the best evaluation so far
-        self.evaluate = evaluate.HostEvaluator(runner.agent, task.protocol.eval_epsilon, vector.frames_last)
+        self.evaluate = evaluate.HostEvaluator(
+            runner.agent, task.protocol.eval_epsilon, vector.frames_last, task.protocol.eval_policy
+        )
 
     def resume(self) -> bool:
         """Restores the run; False when the user asked to stop meanwhile."""

@@ -18,6 +18,7 @@ from hyperagent_jax import files
 from hyperagent_jax import npz
 from hyperagent_jax import results
 from hyperagent_jax import types
+from hyperagent_jax.agents import policy
 from hyperagent_jax.environments import bsuite_adapter
 from hyperagent_jax.environments import deep_sea
 from hyperagent_jax.experiment import base
@@ -49,6 +50,8 @@ class Protocol:
         eval_episodes: episodes per evaluation; their rewards have no noise.
         solved_return: average evaluation return that counts as solved; None for the optimum, 0.99, or 80% of the
             optimum when stochastic.
+        eval_policy: how evaluations choose actions: as the agent acts, by a "sample" of the index; by the "mean"
+            over the index; or as the "majority" of 32 indices would.
     """
 
     size: int = 20
@@ -58,9 +61,11 @@ class Protocol:
     eval_every: int = 1_000
     eval_episodes: int = 100
     solved_return: float | None = None
+    eval_policy: str = "sample"
 
     def __post_init__(self) -> None:
         checks.positive(self, "size", "max_episodes", "eval_every", "eval_episodes")
+        policy.check(self.eval_policy, "eval_policy")
         if self.max_episodes * self.size >= 2**31:
             raise ValueError(f"max_episodes must be at most {(2**31 - 1) // self.size} at this size")
         if self.solved_return is not None and math.isnan(self.solved_return):
@@ -183,7 +188,11 @@ def _make_evaluate_all(protocol: Protocol, agent: agents.Agent) -> Callable[[Any
     """
     environment = deep_sea.make_deep_sea(protocol.size, deterministic=not protocol.stochastic, noisy_rewards=False)
     evaluator = evaluate.make_evaluator(
-        agent, environment, num_episodes=protocol.eval_episodes, max_steps=protocol.size
+        agent,
+        environment,
+        num_episodes=protocol.eval_episodes,
+        max_steps=protocol.size,
+        greedy_in=protocol.eval_policy,
     )
 
     def evaluate_seed(state: core_lib.SeedState, steps: jax.Array) -> jax.Array:

@@ -12,6 +12,7 @@ import numpy as np
 from hyperagent_jax import agents
 from hyperagent_jax import checks
 from hyperagent_jax import results
+from hyperagent_jax.agents import policy
 from hyperagent_jax.environments import gymnasium_adapter
 from hyperagent_jax.environments import side_by_side
 from hyperagent_jax.experiment import base
@@ -33,15 +34,19 @@ class Protocol:
         steps: interactions.
         eval_every: interactions between evaluations.
         eval_episodes: episodes per evaluation, each with an index of its own and without learning.
+        eval_policy: how evaluations choose actions: as the agent acts, by a "sample" of the index; by the "mean"
+            over the index; or as the "majority" of 32 indices would.
     """
 
     env: str = "CartPole-v1"
     steps: int = 20_000
     eval_every: int = 2_000
     eval_episodes: int = 10
+    eval_policy: str = "sample"
 
     def __post_init__(self) -> None:
         checks.positive(self, "steps", "eval_every", "eval_episodes")
+        policy.check(self.eval_policy, "eval_policy")
 
 
 @functools.lru_cache(maxsize=8)
@@ -83,7 +88,7 @@ class Gymnasium(base.Experiment):
     def run(self, task: base.Task, context: run_context.RunContext) -> None:
         protocol, (seed,), progress = task.protocol, task.seeds, context.progress
         program = make_program(task.agent, task.config, protocol.env)
-        play = evaluate.HostEvaluator(program.agent)
+        play = evaluate.HostEvaluator(program.agent, greedy_in=protocol.eval_policy)
         make_environment = functools.partial(gymnasium_adapter.GymnasiumEnvironment, protocol.env, seed)
         key = jax.random.key(np.uint32(seed))
         loop = loop_lib.Loop(program, make_environment, key)

@@ -16,6 +16,7 @@ from hyperagent_jax import checks
 from hyperagent_jax import results
 from hyperagent_jax import types
 from hyperagent_jax.agents import minatar_presets
+from hyperagent_jax.agents import policy
 from hyperagent_jax.environments import registry
 from hyperagent_jax.experiment import base
 from hyperagent_jax.experiment import run_context
@@ -41,6 +42,8 @@ class Protocol:
         eval_every: interactions between evaluations.
         eval_episodes: episodes per evaluation, side by side.
         eval_max_steps: episodes of evaluations are cut after this many steps.
+        eval_policy: how evaluations choose actions: as the agent acts, by a "sample" of the index; by the "mean"
+            over the index; or as the "majority" of 32 indices would.
     """
 
     env: str = "minatar/breakout"
@@ -49,9 +52,11 @@ class Protocol:
     eval_every: int = 50_000
     eval_episodes: int = 20
     eval_max_steps: int = 2_500
+    eval_policy: str = "sample"
 
     def __post_init__(self) -> None:
         checks.positive(self, "steps", "num_envs", "eval_every", "eval_episodes", "eval_max_steps")
+        policy.check(self.eval_policy, "eval_policy")
         if self.steps >= 2**31:
             raise ValueError(f"steps must be less than 2**31, got {self.steps}")
 
@@ -88,6 +93,7 @@ def make(agent: str, config: Any, protocol: Protocol) -> tuple[agents.Agent, sca
         environment,
         num_episodes=protocol.eval_episodes,
         max_steps=protocol.eval_max_steps,
+        greedy_in=protocol.eval_policy,
     )
     return made, runner, make_evaluator
 

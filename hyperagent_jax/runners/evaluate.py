@@ -21,6 +21,7 @@ def make_evaluator(
     num_episodes: int,
     max_steps: int,
     epsilon: float = 0.0,
+    greedy_in: str = "sample",
 ) -> Callable[[types.Variables, Any, types.PRNGKey], types.Array]:
     """Makes evaluate(variables, environment state, key) -> returns [num_episodes].
 
@@ -33,8 +34,9 @@ def make_evaluator(
         num_episodes: number of episodes, run side by side.
         max_steps: episodes are truncated after this many steps.
         epsilon: chance of a random action; 1 measures random actions.
+        greedy_in: see `policy.make_act`.
     """
-    actor, act = agent.evaluation_actor, policy.make_act(agent, epsilon=epsilon)
+    actor, act = agent.evaluation_actor, policy.make_act(agent, epsilon=epsilon, greedy_in=greedy_in)
 
     def evaluate(variables: types.Variables, environment_state: Any, key: types.PRNGKey) -> types.Array:
         keys = jax.random.split(key, num_episodes)
@@ -78,6 +80,7 @@ class HostEvaluator:
         agent: agents_base.Agent,
         epsilon: float = 0.0,
         observe: Callable[[types.Array], types.Array] = lambda observations: observations,
+        greedy_in: str = "sample",
     ):
         """Takes the agent.
 
@@ -85,8 +88,9 @@ class HostEvaluator:
             agent: the agent.
             epsilon: chance of a random action.
             observe: turns a batch of the environment's observations into those of the agent; compiled.
+            greedy_in: see `policy.make_act`.
         """
-        act_once = policy.make_act(agent, epsilon=epsilon)
+        act_once = policy.make_act(agent, epsilon=epsilon, greedy_in=greedy_in)
 
         def act(
             variables: types.Variables,
