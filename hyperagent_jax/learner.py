@@ -1,5 +1,6 @@
 """The one learner: Double-DQN's update for any epistemic network, loss and optimiser."""
 
+from collections.abc import Callable, Sequence
 import functools
 from typing import Any, NamedTuple, Protocol
 
@@ -129,6 +130,25 @@ class ApplyGradientFn(Protocol):
         """Returns the state after the update."""
 
 
+class ResetFn(Protocol):
+    """Starts parts of the parameters over."""
+
+    def __call__(self, state: LearnerState, key: types.PRNGKey, /) -> LearnerState:
+        """Returns the state after the reset."""
+
+
+class ResetRule(NamedTuple):
+    """When and what starts over.
+
+    Attributes:
+        period: updates between two resets.
+        kept_share: maps the path of a parameter, as names, to the share of its old value that stays.
+    """
+
+    period: int
+    kept_share: Callable[[Sequence[str]], float]
+
+
 class Learner(NamedTuple):
     """Pure functions that train a network; all may be jitted and vmapped.
 
@@ -148,6 +168,9 @@ class Learner(NamedTuple):
         apply_gradient: maps (state, gradient) to the state after one step of the optimiser and of the target.
             `update` is `value_and_grad` at the state's own parameters, then this one; put a `pmean` in between to
             train on several devices. Keyword arguments go to the optimiser.
+        reset: maps (state, key) to a state whose parameters have, in part, started over; None unless there is a
+            `ResetRule`. Loops call it after every `reset_period` updates.
+        reset_period: updates between two resets; 0 for none.
     """
 
     init: InitFn
@@ -159,6 +182,8 @@ class Learner(NamedTuple):
     batch_loss: BatchLossFn
     value_and_grad: ValueAndGradFn
     apply_gradient: ApplyGradientFn
+    reset: ResetFn | None = None
+    reset_period: int = 0
 
 
 def init(
@@ -325,6 +350,50 @@ def values(
     return jax.vmap(network.value, (None, None, 0))(params, belief, indices)
 
 
+def reset(
+    state: LearnerState,
+    key: types.PRNGKey,
+    *,
+    network: epistemic.EpistemicNetwork,
+    optimizer: optax.GradientTransformationExtraArgs | langevin.StochasticTransformation,
+    rule: ResetRule,
+) -> LearnerState:
+    """Moves parameters towards fresh ones, those of the target towards others, and starts the optimiser over.
+
+    Args:
+        state: the learner's state.
+        key: random key.
+        network: the network.
+        optimizer: the optimiser.
+        rule: see `ResetRule`.
+
+    Returns:
+        The state after the reset; the prior and the number of updates stay.
+    """
+
+    def mixed(old: types.Params, tag: str) -> types.Params:
+        fresh = network.init(types.fold_in_tag(key, tag)).params
+
+        def mix(path: Any, x: types.Array, y: types.Array) -> types.Array:
+            share = rule.kept_share(jax.tree_util.keystr(path, simple=True, separator="/").split("/"))
+            return share * x + (1.0 - share) * y
+
+        return jax.tree_util.tree_map_with_path(mix, old, fresh)
+
+    params = mixed(state.params, "online")
+    return state._replace(
+        params=params, target_params=mixed(state.target_params, "target"), opt_state=optimizer.init(params)
+    )
+
+
+def _target_params(state: LearnerState) -> types.Params:
+    return state.target_params
+
+
+def _target_params_at(state: LearnerState, observation: types.Array) -> tuple[types.Params, types.Array]:
+    return state.target_params, observation
+
+
 def _params(state: LearnerState) -> types.Params:
     return state.params
 
@@ -340,6 +409,8 @@ def make_learner(
     *,
     target_period: int | types.Array = 4,
     polyak: float | types.Array | None = None,
+    acts_with_target: bool = False,
+    reset_rule: ResetRule | None = None,
 ) -> Learner:
     """Makes a learner (Algorithm 2, option 1, of https://arxiv.org/abs/2402.10228).
 
@@ -353,6 +424,8 @@ def make_learner(
             counted from 1, is a multiple of this. May be traced.
         polyak: tau of a moving target instead: after every update the target parameters become
             (1 - tau) times themselves plus tau times the online ones. None for periodic copies.
+        acts_with_target: whether `values` and `variables` are those of the target network.
+        reset_rule: when and what starts over; None for nothing.
 
     Returns:
         The Learner.
@@ -372,6 +445,9 @@ def make_learner(
     value_and_grad = binding.bind(losses.value_and_grad, network=network, loss=loss, axes=None)
     params: ParamsFn = _params
     params_at: ParamsAtFn = _params_at
+    if acts_with_target:
+        params, params_at = _target_params, _target_params_at
+    reset_fn: ResetFn | None = None
     draw: Any = loss.draw
     if isinstance(optimizer, lazy_adam.LazyAdam):
         if not loss.has_local_gradient:
@@ -379,6 +455,8 @@ def make_learner(
                 "LazyAdam moves the rows at a batch's o_tm1 alone, which a regulariser, a penalty or a loss with "
                 "gradients at o_t does not: use Adam"
             )
+        if acts_with_target or reset_rule is not None:
+            raise ValueError("LazyAdam has neither resets nor a target that acts: use Adam")
         if polyak is not None:
             raise ValueError("LazyAdam has periodic target copies only: use target_period, or Adam with polyak")
         params_like = jax.eval_shape(lambda: network.init(jax.random.key(0)).params)
@@ -395,6 +473,8 @@ def make_learner(
         optimizer = optimizer if is_stochastic else optax.with_extra_args_support(optimizer)
         init_fn = binding.bind(init, network=network, optimizer=optimizer)
         apply_fn = binding.bind(apply_gradient, optimizer=optimizer, target_period=target_period, polyak=polyak)
+        if reset_rule is not None:
+            reset_fn = binding.bind(reset, network=network, optimizer=optimizer, rule=reset_rule)
         if is_stochastic:
             draw = binding.bind(draw_with_key, draw=loss.draw)
         update_fn = binding.bind(
@@ -410,4 +490,6 @@ def make_learner(
         batch_loss=batch_loss,
         value_and_grad=value_and_grad,
         apply_gradient=apply_fn,
+        reset=reset_fn,
+        reset_period=0 if reset_rule is None else reset_rule.period,
     )

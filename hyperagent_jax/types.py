@@ -41,6 +41,42 @@ class Transition(NamedTuple):
     z_t: Array
 
 
+class Future(NamedTuple):
+    """What follows a transition's o_tm1, step by step.
+
+    Attributes:
+        observations: the K observations after o_tm1, [K, ...].
+        actions: the actions that lead to them, the first of which is a_tm1, [K].
+        mask: 1 where the step is there and of the same episode, 0 beyond, [K].
+    """
+
+    observations: Array
+    actions: Array
+    mask: Array
+
+
+class Subsequence(NamedTuple):
+    """A Transition, by its fields, with what follows it.
+
+    Attributes:
+        o_tm1: see Transition, like all but the last.
+        a_tm1: action.
+        r_t: reward.
+        discount_t: discount.
+        o_t: observation n steps later.
+        z_t: perturbation vector.
+        future: the steps that follow.
+    """
+
+    o_tm1: Array
+    a_tm1: Array
+    r_t: Array
+    discount_t: Array
+    o_t: Array
+    z_t: Array
+    future: Future
+
+
 class Batch(NamedTuple):
     """What a learner consumes in one step.
 

@@ -12,6 +12,7 @@ from hyperagent_jax import types
 from hyperagent_jax.agents import atari_presets
 from hyperagent_jax.agents import base
 from hyperagent_jax.agents import bayes_ucbdqn
+from hyperagent_jax.agents import bbf
 from hyperagent_jax.agents import bootdqn
 from hyperagent_jax.agents import ddqn
 from hyperagent_jax.agents import hyperagent
@@ -92,6 +93,23 @@ NOISY = dict(
 RAINBOW = dict(
     num_atoms=51, dueling="separate", noise_std=0.1, n_step=3, priority_fraction=1.0, importance_beta=0.4
 )
+BBF = dict(
+    **BASE,
+    channels=(64, 128, 128),
+    num_atoms=51,
+    v_max=10.0,
+    target_tau=0.005,
+    weight_decay=0.1,
+    num_predictions=5,
+    prediction_weight=5.0,
+    augmentation_pad=4,
+    augmentation_intensity=0.05,
+    n_step_end=3,
+    discount_end=0.997,
+    anneal_updates=10_000,
+    reset_period=40_000,
+    epsilon_updates=4_002,
+)
 LANGEVIN = dict(**BASE, noise_scale=1e-4, bias_factor=1.0, noise_kind="normal")
 PRIORITIZED = dict(
     updates_per_step=4, recent_fraction=0.25, priority_fraction=0.5, unit_prior=True, prior_scale=0.5
@@ -143,6 +161,22 @@ EXPECTED = {
         bayes_ucbdqn.Config,
         dict(**ENSEMBLE, quantile=0.8),
         dict(optimistic=True, mask_distribution="exponential_mask"),
+    ),
+    "bbf": (
+        bbf.Config,
+        BBF,
+        dict(
+            n_step=10,
+            discount=0.97,
+            updates_per_step=2,
+            learning_rate=1e-4,
+            batch_size=32,
+            replay_capacity=200_000,
+            min_replay=2_000,
+            priority_fraction=1.0,
+            importance_beta=0.5,
+            max_grad_norm=1e9,
+        ),
     ),
 }
 

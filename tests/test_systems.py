@@ -18,8 +18,8 @@ from hyperagent_jax.networks import priors
 from hyperagent_jax.networks import torsos
 from hyperagent_jax.runners import scan
 
-# Without an index that is linear, or with another loss: see test_noisy_systems.py and test_langevin.py.
-OTHERS = ("noisy_net", "sane", "rainbow", "der", "langevin_adam", "adam_lmc", "bayes_ucbdqn")
+# Without an index that is linear, or with another loss: see test_noisy_systems.py, test_langevin.py, test_bbf.py.
+OTHERS = ("noisy_net", "sane", "rainbow", "der", "langevin_adam", "adam_lmc", "bayes_ucbdqn", "bbf")
 NAMES = tuple(name for name in agents.CONFIGS if name not in OTHERS)
 ENSEMBLES = ("bootdqn", "ensemble_plus", "ensemble_plus_os")
 # Ours: the norm of their priors.
@@ -450,6 +450,7 @@ def test_probes_reach_their_known_values(name):
         sigma=0.0,
         epsilon_updates=1_000,
         v_max=2.0,
+        **(dict(discount_end=discount, weight_decay=0.0) if name == "bbf" else {}),
     )
     runner = scan.make_runner(agent, probe.environment)
 

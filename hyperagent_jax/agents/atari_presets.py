@@ -1,6 +1,5 @@
 """Settings of agents for Atari: the same agents with other defaults, of the paper, its code or their authors."""
 
-import math
 from typing import Any
 
 from hyperagent_jax.agents import presets
@@ -53,7 +52,7 @@ _LMC: dict[str, Any] = dict(
     replay_capacity=1_000_000,
     learning_rate=1e-4,
     adam_eps=1e-8,
-    max_grad_norm=math.inf,
+    max_grad_norm=presets.NO_CLIPPING,
 )
 _RAINBOW: dict[str, Any] = dict(
     torso="nature_conv",
@@ -85,7 +84,7 @@ _AUTHORS: dict[str, dict[str, Any]] = {
         random_start=False,
         replay_capacity=1_000_000,
         learning_rate=6.25e-5,
-        max_grad_norm=math.inf,
+        max_grad_norm=presets.NO_CLIPPING,
     ),
     "rainbow": _RAINBOW,
     "der": {

@@ -26,6 +26,7 @@ from hyperagent_jax.networks import epistemic
 from hyperagent_jax.networks import torsos
 from hyperagent_jax.replay import ring
 from hyperagent_jax.replay import sampling
+from hyperagent_jax.replay import subsequence
 
 
 class Agent(NamedTuple):
@@ -40,6 +41,8 @@ class Agent(NamedTuple):
         perturbation: distribution of the perturbation z.
         name: its name in `agents.CONFIGS`, if it was made by name.
         spec: the environment it was made for.
+        subsequences: how transitions are made of steps, for agents that need those that follow; None for n-step
+            transitions at a fixed discount.
     """
 
     config: Any
@@ -50,6 +53,7 @@ class Agent(NamedTuple):
     perturbation: indices.IndexDistribution
     name: str = ""
     spec: types.EnvironmentSpec | None = None
+    subsequences: subsequence.Rule | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -239,6 +243,10 @@ def make_agent(
     resample_probability: float = 0.0,
     epsilon: Callable[[types.Array], types.Array] | float = 0.0,
     optimizer: langevin.StochasticTransformation | optax.GradientTransformation | None = None,
+    polyak: float | None = None,
+    acts_with_target: bool = False,
+    reset: learner_lib.ResetRule | None = None,
+    subsequences: subsequence.Rule | None = None,
 ) -> Agent:
     """Puts an agent together from its network and loss.
 
@@ -253,19 +261,29 @@ def make_agent(
         resample_probability: see `actor.make_actor`; for training only.
         epsilon: likewise.
         optimizer: an optimiser of its own; by default that of `config`.
+        polyak: see `learner.make_learner`.
+        acts_with_target: likewise.
+        reset: likewise, its `reset_rule`.
+        subsequences: see `Agent`.
     """
     loss = losses.with_prior_regularization(loss, config.prior_regularization)
     loss = losses.with_head_regularization(loss, network, config.head_regularization)
     loss = losses.with_gradient_penalty(loss, config.gradient_penalty)
     make_replay(config)  # refuses a bad combination of settings before anything runs
     learner = learner_lib.make_learner(
-        network, loss, optimizer or make_optimizer(config, spec, loss), target_period=config.target_period
+        network,
+        loss,
+        optimizer or make_optimizer(config, spec, loss),
+        target_period=config.target_period,
+        polyak=polyak,
+        acts_with_target=acts_with_target,
+        reset_rule=reset,
     )
     make_actor = functools.partial(
         actor_lib.make_actor, network.index, spec.num_actions, action_index=action_index, num_ois=num_ois
     )
     actor = make_actor(resample_probability=resample_probability, epsilon=epsilon)
-    return Agent(config, network, learner, actor, make_actor(), perturbation, spec=spec)
+    return Agent(config, network, learner, actor, make_actor(), perturbation, spec=spec, subsequences=subsequences)
 
 
 def make_replay(config: Config, num_envs: int = 1) -> ring.Ring:

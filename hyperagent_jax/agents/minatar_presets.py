@@ -18,6 +18,10 @@ _COMMON: dict[str, Any] = dict(
 _HYPERAGENT: dict[str, Any] = dict(unit_prior=True, prior_scale=0.05)
 _LANGEVIN: dict[str, Any] = dict(noise_scale=1e-4)
 _DISTRIBUTIONAL: dict[str, Any] = dict(v_max=30.0)  # discounted returns of good players of all games
+# A smaller network, one update per 4 interactions like all, and no shifts: the games' grids are 10 by 10.
+_BBF: dict[str, Any] = dict(
+    channels=(16, 32, 32), updates_per_step=1, augmentation_pad=0, epsilon_updates=25_000, **_DISTRIBUTIONAL
+)
 _EPSILON: dict[str, Any] = dict(epsilon_end=0.05, epsilon_updates=25_000)
 _AGENTS: dict[str, dict[str, Any]] = {
     "hyperagent": _HYPERAGENT,
@@ -35,5 +39,6 @@ _AGENTS: dict[str, dict[str, Any]] = {
     "rainbow": _DISTRIBUTIONAL,
     "der": _DISTRIBUTIONAL,
     "bayes_ucbdqn": {},
+    "bbf": _BBF,
 }
 CONFIGS = {name: presets.CONFIGS[name].with_overrides(**_COMMON, **own) for name, own in _AGENTS.items()}

@@ -8,6 +8,7 @@ from hyperagent_jax import config as config_lib
 from hyperagent_jax import types
 from hyperagent_jax.agents import base
 from hyperagent_jax.agents import bayes_ucbdqn
+from hyperagent_jax.agents import bbf
 from hyperagent_jax.agents import bootdqn
 from hyperagent_jax.agents import ddqn
 from hyperagent_jax.agents import hyperagent
@@ -54,6 +55,9 @@ class Preset:
         if unknown := [name for name in settings if name not in known]:
             raise ValueError(f"unknown setting {unknown[0]!r}; choose one of {', '.join(known)}")
 
+
+# A norm that no gradient has; unlike infinity it can be written to JSON.
+NO_CLIPPING = 1e9
 
 _HYPERAGENT = Preset(
     hyperagent.Config, hyperagent.make_agent, "HyperAgent (Li et al., ICML 2024): a last-layer linear hypermodel"
@@ -170,5 +174,22 @@ CONFIGS: dict[str, Preset] = {
         bayes_ucbdqn.make_agent,
         "Bayes-UCBDQN (Tiapkin et al., 2022), inferred: Exp(1) weights, a quantile over the members",
         dict(optimistic=True, mask_distribution="exponential_mask"),
+    ),
+    "bbf": Preset(
+        bbf.Config,
+        bbf.make_agent,
+        "BBF (Schwarzer et al., 2023): a residual network, self-prediction, resets, annealed horizon",
+        dict(
+            n_step=10,
+            discount=0.97,
+            updates_per_step=2,
+            learning_rate=1e-4,
+            batch_size=32,
+            replay_capacity=200_000,
+            min_replay=2_000,
+            priority_fraction=1.0,
+            importance_beta=0.5,
+            max_grad_norm=NO_CLIPPING,
+        ),
     ),
 }

@@ -290,7 +290,7 @@ class DeepSea(base.Experiment):
     def configs(self, options: Any = None) -> dict[str, Any]:
         configs = super().configs(options)
         # Returns are between -0.01 and 1: atoms in +-10 would be 0.4 apart, 800 steps at size 20.
-        distributional = {name: configs[name].with_overrides(v_max=1.0) for name in ("rainbow", "der")}
+        distributional = {name: configs[name].with_overrides(v_max=1.0) for name in ("rainbow", "der", "bbf")}
         return {**configs, **distributional}
 
     def length(self, protocol: Protocol) -> int:

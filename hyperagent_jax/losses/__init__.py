@@ -26,6 +26,9 @@ from hyperagent_jax.losses.batch import value_and_grad as value_and_grad
 from hyperagent_jax.losses.batch import with_prior_beliefs as with_prior_beliefs
 from hyperagent_jax.losses.categorical import categorical_loss as categorical_loss
 from hyperagent_jax.losses.categorical import make_categorical_loss as make_categorical_loss
+from hyperagent_jax.losses.self_prediction import self_prediction_loss as self_prediction_loss
+from hyperagent_jax.losses.self_prediction import with_augmentation as with_augmentation
+from hyperagent_jax.losses.self_prediction import with_self_prediction as with_self_prediction
 from hyperagent_jax.losses.td import LOSSES as LOSSES
 from hyperagent_jax.losses.td import TARGET_INDICES as TARGET_INDICES
 from hyperagent_jax.losses.td import draw_noise as draw_noise

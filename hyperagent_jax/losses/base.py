@@ -1,5 +1,6 @@
 """What a loss is: functions of one transition, and the random numbers they take."""
 
+from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from hyperagent_jax import indices as indices_lib
@@ -79,6 +80,8 @@ class Loss(NamedTuple):
             of the loss), which a gradient penalty needs; or None.
         gradient_penalty: factor of the squared norm of the gradient of the batch's mean of those values.
         is_semi_gradient: whether the online network has a gradient at o_tm1 only, the target being held fixed.
+        apply_with_priority: like `apply`, but returns (loss, priority), for losses of which only a part is to be
+            the priority; or None when it is the loss.
         perturbation: the distribution that the z_t of transitions must be drawn from:
             `loss.perturbation.sample(key, (batch_size,))`; None when the loss has no perturbation.
     """
@@ -90,6 +93,7 @@ class Loss(NamedTuple):
     gradient_penalty: float = 0.0
     is_semi_gradient: bool = False
     perturbation: indices_lib.IndexDistribution | None = None
+    apply_with_priority: Callable[..., tuple[types.Array, types.Array]] | None = None
 
     @property
     def has_local_gradient(self) -> bool:

@@ -81,6 +81,16 @@ def _over_transitions(
     return per_transition(params, target_params, batch.transitions, batch.prior_tm1, batch.prior_t, noise)
 
 
+def _losses_and_priorities(
+    loss: Loss, params: types.Params, target_params: types.Params, batch: types.Batch, noise: LossNoise, axes: Any
+) -> tuple[types.Array, types.Array]:
+    """The losses [B], and what of them are the priorities [B]."""
+    if loss.apply_with_priority is not None:
+        return _over_transitions(loss.apply_with_priority, params, target_params, batch, noise, axes)
+    each = _over_transitions(loss.apply, params, target_params, batch, noise, axes)
+    return each, each
+
+
 def _total(each: types.Array, params: types.Params, batch: types.Batch, loss: Loss) -> types.Array:
     """The weighted mean of losses [B] plus the regulariser."""
     value = jnp.mean(each if batch.weights is None else batch.weights * each)
@@ -117,8 +127,8 @@ def batch_loss(
     """
     check_batch(batch)
     batch = with_prior_beliefs(batch, prior, network)
-    each = _over_transitions(loss.apply, params, target_params, batch, noise, axes)
-    return _total(each, params, batch, loss), each
+    each, priorities = _losses_and_priorities(loss, params, target_params, batch, noise, axes)
+    return _total(each, params, batch, loss), priorities
 
 
 def value_and_grad(
@@ -155,8 +165,8 @@ def value_and_grad(
         return _penalized_value_and_grad(params, target_params, batch, noise, loss, axes)
 
     def of_params(params: types.Params) -> tuple[types.Array, types.Array]:
-        each = _over_transitions(loss.apply, params, target_params, batch, noise, axes)
-        return _total(each, params, batch, loss), each
+        each, priorities = _losses_and_priorities(loss, params, target_params, batch, noise, axes)
+        return _total(each, params, batch, loss), priorities
 
     return jax.value_and_grad(of_params, has_aux=True)(params)
 

@@ -16,6 +16,7 @@ from hyperagent_jax.agents import base as agents_base
 from hyperagent_jax.environments import base as environments_base
 from hyperagent_jax.replay import n_step as n_step_lib
 from hyperagent_jax.replay import ring as ring_lib
+from hyperagent_jax.replay import subsequence
 
 # Random numbers are drawn for many steps at once, as many as fit in this many 32-bit words: drawing in
 # every step would cost more than the network of a small agent.
@@ -124,6 +125,7 @@ class Core(NamedTuple):
         observe: maps (state, action, TimeStep, noise) to (state, Metrics); adds the transition to the
             replay and moves on to the new observation.
         learn: maps (state, Metrics, noise) to (state, Metrics): the updates of one step.
+        reset_when_due: maps (states of all seeds, number of the round) to states, after a round of learning.
         setup: what these functions are bound to.
     """
 
@@ -133,6 +135,7 @@ class Core(NamedTuple):
     act_randomly: Callable[[StepNoise], types.Array]
     observe: Callable[[SeedState, types.Array, environments_base.TimeStep, StepNoise], tuple[SeedState, Metrics]]
     learn: Callable[[SeedState, Metrics, StepNoise], tuple[SeedState, Metrics]]
+    reset_when_due: Callable[[SeedState, types.Array], SeedState]
     setup: Setup
 
 
@@ -239,7 +242,8 @@ def observe(
         state.observation,
         action,
         timestep.reward,
-        timestep.discount * agent.config.discount,
+        # Where gamma changes it is applied when a transition is sampled.
+        timestep.discount if agent.subsequences else timestep.discount * agent.config.discount,
         timestep.observation,
         noise.perturbation,
     )
@@ -290,14 +294,13 @@ def learn(
 
     def update(i: types.Array, carry: Any) -> Any:
         learner, replay, loss = carry
-        batch, slots = n_step_lib.sample(
-            replay,
-            noise.replay[i],
-            ring=ring,
-            capacity=capacity,
-            n_step=agent.config.n_step,
-            num_envs=setup.num_envs,
-        )
+        where: dict[str, Any] = dict(ring=ring, capacity=capacity, num_envs=setup.num_envs)
+        if agent.subsequences:
+            batch, slots = subsequence.sample(
+                replay, noise.replay[i], learner.count, rule=agent.subsequences, **where
+            )
+        else:
+            batch, slots = n_step_lib.sample(replay, noise.replay[i], n_step=agent.config.n_step, **where)
         learner, info = agent.learner.update(learner, batch, jax.tree.map(lambda x: x[i], noise.learner))
         return learner, ring.update(replay, slots, info["losses"]), loss + info["loss"]
 
@@ -305,6 +308,32 @@ def learn(
     learner, replay, loss = jax.lax.fori_loop(0, num_updates, update, begin)
     metrics = metrics._replace(loss=loss, updates=jnp.full((), num_updates, jnp.int32))
     return state._replace(learner=learner, replay=replay), metrics
+
+
+def reset_when_due(states: SeedState, round_number: types.Array, *, setup: Setup) -> SeedState:
+    """Starts parameters over after a round of learning with which a reset is due.
+
+    All seeds are reset together: on a value that is not vmapped, `lax.cond` computes only one of its sides.
+
+    Args:
+        states: states of all seeds, with a leading axis.
+        round_number: number of the round, counted from 0; one for all seeds.
+        setup: see `Setup`.
+    """
+    learner = setup.agent.learner
+    if learner.reset is None:
+        return states
+    reset = learner.reset
+    times = (round_number + 1 - setup.num_random_rounds) // setup.rounds_per_learning  # of learning so far
+    done, before = (times * setup.num_updates) // learner.reset_period, (times - 1) * setup.num_updates
+
+    def start_over(states: SeedState) -> SeedState:
+        def one(key: types.PRNGKey, state: learner_lib.LearnerState) -> learner_lib.LearnerState:
+            return reset(state, types.fold_in_tag(jax.random.fold_in(key, round_number), "reset"))
+
+        return states._replace(learner=jax.vmap(one)(states.key, states.learner))
+
+    return jax.lax.cond(done > before // learner.reset_period, start_over, lambda states: states, states)
 
 
 def make_core(agent: agents_base.Agent, num_envs: int = 1, *, stores_prior: bool = False) -> Core:
@@ -328,6 +357,7 @@ def make_core(agent: agents_base.Agent, num_envs: int = 1, *, stores_prior: bool
         act_randomly=binding.bind(act_randomly, setup=setup),
         observe=binding.bind(observe, setup=setup),
         learn=binding.bind(learn, setup=setup),
+        reset_when_due=binding.bind(reset_when_due, setup=setup),
         setup=setup,
     )
 

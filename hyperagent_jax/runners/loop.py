@@ -82,6 +82,9 @@ def make_program(agent: agents_base.Agent) -> Program:
         state = state._replace(observation=next_observation)
         if is_learning:
             state, metrics = core.learn(state, metrics, noise)
+            if agent.learner.reset is not None:
+                states = core.reset_when_due(jax.tree.map(lambda x: x[None], state), step)
+                state = jax.tree.map(lambda x: x[0], states)
         state, next_action = begin(state, noises, step + 1, place + 1)
         return state, jax.tree.map(jnp.add, totals, metrics), next_action
 

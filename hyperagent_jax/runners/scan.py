@@ -110,10 +110,26 @@ def make_runner(
 
             return body
 
-        def cycle_body(noise: StepNoises) -> Callable[[types.Array, StateAndMetrics], StateAndMetrics]:
+        def learning_body(
+            noise: StepNoises, done: types.Array
+        ) -> Callable[[types.Array, StateAndMetrics], StateAndMetrics]:
+            learning = loop_body(learning_step, noise)
+            if agent.learner.reset is None:
+                return learning
+
+            def body(i: types.Array, carry: StateAndMetrics) -> StateAndMetrics:
+                states, metrics = learning(i, carry)
+                return core.reset_when_due(states, start + done + i), metrics
+
+            return body
+
+        def cycle_body(
+            noise: StepNoises, done: types.Array
+        ) -> Callable[[types.Array, StateAndMetrics], StateAndMetrics]:
+            learning = learning_body(noise, done)
             if cycle == 1:
-                return loop_body(learning_step, noise)
-            acting, learning = loop_body(acting_step, noise), loop_body(learning_step, noise)
+                return learning
+            acting = loop_body(acting_step, noise)
 
             def body(i: types.Array, carry: StateAndMetrics) -> StateAndMetrics:
                 last = (i + 1) * cycle - 1
@@ -131,7 +147,7 @@ def make_runner(
             warm = jnp.clip(core.setup.num_random_rounds - (start + done), 0, end)
             warmed = jax.lax.fori_loop(0, warm, loop_body(first_step, noise), (states, metrics))
             first, beyond = (warm, end) if cycle == 1 else (warm // cycle, end // cycle)
-            states, metrics = jax.lax.fori_loop(first, beyond, cycle_body(noise), warmed)
+            states, metrics = jax.lax.fori_loop(first, beyond, cycle_body(noise, done), warmed)
             return states, metrics, done + end
 
         begin = (states, core_lib.zero_metrics((num_seeds,)), jnp.zeros((), jnp.int32))

@@ -31,6 +31,11 @@ def replay_settings(
 ) -> frames_lib.Settings:
     """Returns the settings of the replay that an agent needs for `num_envs` environments."""
     config = agent.config
+    if agent.subsequences is not None:
+        raise ValueError(
+            f"{agent.name or 'this agent'} needs the steps that follow a transition, which the replay of frames "
+            "does not give: use run_jax.py"
+        )
     prior = jax.eval_shape(
         lambda key: agent.network.prior(agent.network.init(key).prior, jnp.zeros(_last(stack_shape), jnp.uint8)),
         jax.random.key(0),
