@@ -15,7 +15,8 @@ _COMMON: dict[str, Any] = dict(
     replay_capacity=100_000,
     learning_rate=2.5e-4,
 )
-_HYPERAGENT: dict[str, Any] = dict(unit_prior=True, prior_scale=0.05)
+# Of 0.01, 0.05 and 0.2 the best on Freeway, seed 100, 300,000 interactions: 44.1, 27.6 and 0.25.
+_HYPERAGENT: dict[str, Any] = dict(unit_prior=True, prior_scale=0.01)
 _LANGEVIN: dict[str, Any] = dict(noise_scale=1e-4)
 _DISTRIBUTIONAL: dict[str, Any] = dict(v_max=30.0)  # discounted returns of good players of all games
 # A smaller network, one update per 4 interactions like all, and no shifts: the games' grids are 10 by 10.

@@ -310,11 +310,13 @@ class DeepSea(base.Experiment):
         protocol = task.protocol
         agent, *_ = make(task.agent, task.config, protocol)
         replay = core_lib.num_bytes(state_shapes(task.agent, task.config, protocol, 1).replay)
+        hint = "; this is the paper's agent, and --agent=hyperagent_optimistic is recommended"
         return (
             f"{task.agent} on DeepSea {protocol.size}: {agents.count_params(agent):,} parameters, "
             f"{self.num_bytes(task) / 1e6:.1f} MB per seed, of which the replay {replay / 1e6:.1f} MB; "
             f"solved at {protocol.solved_return:g} over {protocol.eval_episodes} episodes, evaluated every "
             f"{protocol.eval_every:,} interactions, at most {protocol.max_episodes:,} episodes"
+            f"{hint if task.agent == 'hyperagent' else ''}"
         )
 
     def run(self, task: base.Task, context: run_context.RunContext) -> None:
