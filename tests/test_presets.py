@@ -42,6 +42,7 @@ BASE = dict(
     importance_beta=0.0,
     importance_beta_steps=0,
     double_q=True,
+    normalize_returns=False,
     n_step=1,
     torso="auto",
     prior_regularization=0.0,

@@ -12,12 +12,36 @@ import pytest
 from hyperagent_jax.agents import hyperagent
 from hyperagent_jax.environments import classic_control
 from hyperagent_jax.environments import deep_sea
+from hyperagent_jax.environments import finite
 from hyperagent_jax.environments import probes
 from hyperagent_jax.runners import scan
 
 
 def stack(trees):
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)
+
+
+@pytest.mark.parametrize("factor, has_costs", [(1_000.0, False), (1_024.0, True)])
+def test_normalized_returns_make_a_factor_of_all_rewards_irrelevant(factor, has_costs):
+    """Bit for bit where the products are exact: gains of 1, or costs too and a power of two."""
+    transitions, rewards = np.zeros((4, 2, 4)), np.full((4, 2), -0.01 if has_costs else 0.0)
+    transitions[[0, 1, 2], 1, [1, 2, 3]] = transitions[[0, 1, 2, 3], 0, [0, 0, 1, 2]] = 1.0
+    rewards[3, 1] = 1.0
+
+    def run(factor, normalize_returns):
+        environment = finite.make_finite(transitions, (rewards * np.float32(factor)).astype(np.float32), 8)
+        config = dataclasses.replace(PROBE_CONFIG, normalize_returns=normalize_returns)
+        runner = scan.make_runner(hyperagent.make_agent(config, environment.spec), environment)
+        states, _ = jax.jit(runner.run)(stack([runner.init(jax.random.key(0), None)]), 0, 400)
+        return states
+
+    plain, scaled = run(1.0, True), run(factor, True)
+    assert plain.return_scale.largest == pytest.approx(1.0, abs=0.1)
+    assert scaled.return_scale.largest == factor * plain.return_scale.largest
+    actions = [np.asarray(x.replay.storage.transition.a_tm1) for x in (plain, scaled, run(factor, False))]
+    np.testing.assert_array_equal(actions[0], actions[1])
+    assert np.any(actions[0] != actions[2])
+    jax.tree.map(np.testing.assert_array_equal, plain.learner.params, scaled.learner.params)
 
 
 # Probes

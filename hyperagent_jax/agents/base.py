@@ -86,6 +86,9 @@ class Config:
             make unequal; with 0 there are none, which is for environments with little randomness.
         importance_beta_steps: beta grows linearly with the transitions, to 1 at this many; with 0 it stays.
         double_q: whether the online network selects the target's action.
+        normalize_returns: whether updates divide rewards by the largest discounted return seen so far, summed
+            forward in time, in absolute value: then prior_scale is in units of it, and a factor of all rewards
+            changes nothing. Small costs before the first gain count as much as the gain would.
         n_step: rewards that a transition sums up before it bootstraps.
         torso: "auto" chooses by the observation: a table for integers, "mlp" for vectors, "small_conv" for small
             pictures, "atari_conv" for pixels; or one of these three. Other systems' convolutions are
@@ -117,6 +120,7 @@ class Config:
     importance_beta: float = 0.0
     importance_beta_steps: int = 0
     double_q: bool = True
+    normalize_returns: bool = False
     n_step: int = 1
     torso: str = "auto"
     prior_regularization: float = 0.0

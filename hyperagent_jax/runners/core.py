@@ -23,6 +23,28 @@ from hyperagent_jax.replay import subsequence
 _NOISE_WORDS = 2**20
 
 
+class ReturnScale(NamedTuple):
+    """How large returns are.
+
+    Attributes:
+        running: discounted sum of the rewards of the current episode so far; one per environment.
+        largest: the largest absolute value that it has had; 0 before the first reward.
+    """
+
+    running: types.Array
+    largest: types.Array
+
+    def add(self, reward: types.Array, is_first: types.Array, discount: float) -> "ReturnScale":
+        """Takes note of a reward."""
+        running = jnp.where(is_first, 0.0, discount * self.running) + reward
+        return ReturnScale(running, jnp.maximum(self.largest, jnp.max(jnp.abs(running))))
+
+    def normalize(self, batch: types.Batch) -> types.Batch:
+        """Divides the rewards of a batch by the largest return."""
+        t, unit = batch.transitions, jnp.where(self.largest > 0, self.largest, 1.0)
+        return batch._replace(transitions=t._replace(r_t=t.r_t / unit))
+
+
 class SeedState(NamedTuple):
     """State of one seed's run; this pytree is all there is to checkpoint.
 
@@ -37,6 +59,7 @@ class SeedState(NamedTuple):
         is_first: whether it is the first of an episode.
         episode_return: undiscounted return of the current episode so far.
         episodes: number of finished episodes.
+        return_scale: how large returns are; None unless the agent normalises them.
     """
 
     key: types.PRNGKey
@@ -48,6 +71,7 @@ class SeedState(NamedTuple):
     is_first: types.Array
     episode_return: types.Array
     episodes: types.Array
+    return_scale: ReturnScale | None = None
 
 
 class Metrics(NamedTuple):
@@ -173,6 +197,7 @@ def init(
         is_first=jnp.ones(batch, bool),
         episode_return=jnp.zeros(batch),
         episodes=jnp.zeros((), jnp.int32),
+        return_scale=ReturnScale(jnp.zeros(batch), jnp.zeros(())) if agent.config.normalize_returns else None,
     )
 
 
@@ -258,6 +283,9 @@ def observe(
     last = timestep.last
     episode_return = state.episode_return + timestep.reward
     finished = last.astype(jnp.int32)
+    if state.return_scale is not None:
+        scale = state.return_scale.add(timestep.reward, state.is_first, agent.config.discount)
+        state = state._replace(return_scale=scale)
     state = state._replace(
         replay=setup.ring.add(state.replay, step),
         observation=timestep.observation,
@@ -301,6 +329,8 @@ def learn(
             )
         else:
             batch, slots = n_step_lib.sample(replay, noise.replay[i], n_step=agent.config.n_step, **where)
+        if state.return_scale is not None:
+            batch = state.return_scale.normalize(batch)
         learner, info = agent.learner.update(learner, batch, jax.tree.map(lambda x: x[i], noise.learner))
         return learner, ring.update(replay, slots, info["losses"]), loss + info["loss"]
 

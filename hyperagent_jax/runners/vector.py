@@ -36,6 +36,8 @@ def replay_settings(
             f"{agent.name or 'this agent'} needs the steps that follow a transition, which the replay of frames "
             "does not give: use run_jax.py"
         )
+    if config.normalize_returns:
+        raise ValueError("normalize_returns is not for Atari, whose rewards are clipped to [-1, 1]: leave it out")
     prior = jax.eval_shape(
         lambda key: agent.network.prior(agent.network.init(key).prior, jnp.zeros(_last(stack_shape), jnp.uint8)),
         jax.random.key(0),
