@@ -171,7 +171,8 @@ def test_fits_need_three_sizes_with_a_solved_run():
 def test_output_layer_is_compared_with_that_of_hyperagent():
     def ratios(*runs):
         groups = stats.group(runs)
-        return [stats.output_ratio(group, s, groups) for group in groups for s in group.summaries()]
+        references = stats.References(groups)
+        return [references.ratio(group, summary) for group in groups for summary in group.summaries()]
 
     plain = _run(episodes=1, outputs=100)
     assert ratios(plain, _run("ddqn", outputs=20), _run("ddqn", size=20, outputs=20)) == [1.0, 0.2, None]

@@ -15,16 +15,24 @@ from hyperagent_jax.analysis.sources import listed
 from hyperagent_jax.analysis.sources import plural
 
 _PROTOCOL = ("stochastic", "max_episodes", "eval_every", "eval_episodes", "solved_return")
+# A page with more lines than these, in one picture or table, is not read by anybody.
+_MOST_LINES = 60
+# Nor a picture with more means than these.
+_MOST_CELLS = 500
 _R_SQUARED = "R\N{SUPERSCRIPT TWO}"
 
 
 def make(title: str, runs: Sequence[read.Run], sources: Sequence[sources_lib.Source]) -> pages.Report:
     """Returns the report on all runs of several files."""
     groups = stats.group(runs)
+    studies = stats.ablations(runs)
+    is_large = len(groups) > _MOST_LINES
     sections = [
         pages.Section(
             "Episodes to learn against size",
-            [
+            []
+            if is_large
+            else [
                 pages.Drawing(
                     "episodes_to_learn",
                     "Episodes to learn",
@@ -34,9 +42,11 @@ def make(title: str, runs: Sequence[read.Run], sources: Sequence[sources_lib.Sou
                     "Episodes to learn against the size of DeepSea; the numbers are in the tables below.",
                 )
             ],
-            [_summary_table(groups), _fit_table(groups)],
+            [html.paragraph(_too_many(len(groups)), "note")]
+            if is_large
+            else [_summary_table(groups), _fit_table(groups)],
         ),
-        *(_ablation_section(study, runs) for study in stats.ablations(runs)),
+        *(_ablation_section(study, runs) for study in studies if len(study.lines) <= _MOST_LINES),
     ]
     if any(run.crashed for run in runs):
         sections.append(pages.Section("Crashed runs", [], [_crash_table(groups)]))
@@ -55,6 +65,13 @@ def make(title: str, runs: Sequence[read.Run], sources: Sequence[sources_lib.Sou
         sources=sources,
         closing="The first two tables are also in summary.csv and fits.csv.",
         tables={"summary.csv": stats.summary_rows(groups), "fits.csv": stats.fit_rows(groups)},
+    )
+
+
+def _too_many(count: int) -> str:
+    return (
+        f"{count:,} combinations of settings are too many to read: summary.csv and fits.csv "
+        "have them all, and the sections below what single settings change, as far as they can be shown."
     )
 
 
@@ -89,7 +106,9 @@ def _ablation_section(study: stats.Ablation, runs: Sequence[read.Run]) -> pages.
         study,
         f"Episodes to learn against {study.setting}; the numbers are in the table below.",
     )
-    return pages.Section(f"Ablation of {study.setting}", [drawing], [_ablation_table(study)])
+    is_readable = sum(map(len, study.lines.values())) <= _MOST_CELLS
+    drawings = [drawing] if is_readable else []
+    return pages.Section(f"Ablation of {study.setting}", drawings, [_ablation_table(study)])
 
 
 def _facts(
@@ -201,6 +220,8 @@ def _summary_table(groups: Sequence[stats.Group]) -> str:
         ],
     ]
 
+    references = stats.References(groups)
+
     def row(group: stats.Group, summary: stats.Summary) -> html.Row:
         median = summary.median
         return [
@@ -214,7 +235,7 @@ def _summary_table(groups: Sequence[stats.Group]) -> str:
             Cell(stats.format_median(median), "number warn" if median.is_bound else "number") if median else None,
             summary.num_params,
             summary.num_output_params,
-            html.number(stats.output_ratio(group, summary, groups), ",.2f"),
+            html.number(references.ratio(group, summary), ",.2f"),
             html.number(summary.step_seconds and 1e6 * summary.step_seconds, ",.0f"),
         ]
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 import dataclasses
+import functools
 import math
 from typing import Any
 
@@ -97,6 +98,10 @@ class Group:
         return [run for run in self.runs if run.size == size]
 
     def summaries(self) -> list[Summary]:
+        return self._summaries
+
+    @functools.cached_property
+    def _summaries(self) -> list[Summary]:
         return [summarise(self.at(size)) for size in self.sizes]
 
 
@@ -194,14 +199,20 @@ def group(runs: Sequence[read.Run]) -> list[Group]:
     for agent in dict.fromkeys(run.agent for run in runs):
         own = [run for run in runs if run.agent == agent]
         names = varying_settings(own)
-        orders = {name: in_order(run.settings[name] for run in own if name in run.settings) for name in names}
+        orders = {
+            name: {
+                value: i
+                for i, value in enumerate(in_order(run.settings[name] for run in own if name in run.settings))
+            }
+            for name in names
+        }
         parts: dict[tuple, list[read.Run]] = {}
         for run in own:
             parts.setdefault(run.variant, []).append(run)
 
-        def place(part: list[read.Run], orders: dict[str, list[str]] = orders) -> list[int]:
+        def place(part: list[read.Run], orders: dict[str, dict[str, int]] = orders) -> list[int]:
             settings = part[0].settings  # a blank comes before all values
-            return [order.index(settings[name]) if name in settings else -1 for name, order in orders.items()]
+            return [order[settings[name]] if name in settings else -1 for name, order in orders.items()]
 
         for part in sorted(parts.values(), key=place):
             settings = dict(part[0].settings)
@@ -290,23 +301,32 @@ def fit(group: Group) -> Fits:
     )
 
 
-def output_ratio(group: Group, summary: Summary, groups: Sequence[Group]) -> float | None:
-    """Returns the output-layer parameters of a summary over those of the reference agent at the same size.
+class References:
+    """Output-layer parameters of the reference agent, by size and settings."""
 
-    If the reference's groups differ in them, another agent is compared with the one that has the same settings
-    or else, as are the reference's own groups, with the one without any. None if there is none.
-    """
-    if summary.num_output_params is None:
-        return None
-    references = [other for other in groups if other.agent == REFERENCE and summary.size in other.sizes]
-    same = [other for other in references if other.settings == group.settings and group.agent != REFERENCE]
-    plain = [other for other in references if not other.settings]
-    for candidates in (references, same, plain):
-        found = (summarise(other.at(summary.size)).num_output_params for other in candidates)
-        counts = {count for count in found if count}
-        if len(counts) == 1:
-            return summary.num_output_params / counts.pop()
-    return None
+    def __init__(self, groups: Sequence[Group]):
+        self._counts: dict[int, set[int]] = {}
+        self._by_settings: dict[tuple, int] = {}
+        for group in groups:
+            for summary in group.summaries() if group.agent == REFERENCE else ():
+                if count := summary.num_output_params:
+                    self._counts.setdefault(summary.size, set()).add(count)
+                    self._by_settings[summary.size, *sorted(group.settings.items())] = count
+
+    def ratio(self, group: Group, summary: Summary) -> float | None:
+        """Returns the output-layer parameters of a summary over those of the reference agent at the same size.
+
+        If the reference's groups differ in them, another agent is compared with the one that has the same
+        settings or else, as are the reference's own groups, with the one without any. None if there is none.
+        """
+        if summary.num_output_params is None:
+            return None
+        counts = self._counts.get(summary.size, set())
+        reference = next(iter(counts)) if len(counts) == 1 else None
+        if reference is None and group.agent != REFERENCE:
+            reference = self._by_settings.get((summary.size, *sorted(group.settings.items())))
+        reference = reference or self._by_settings.get((summary.size,))
+        return summary.num_output_params / reference if reference else None
 
 
 def ablations(runs: Sequence[read.Run]) -> list[Ablation]:
@@ -338,10 +358,10 @@ def _without(settings: Mapping[str, str], name: str) -> dict[str, str]:
 def summary_rows(groups: Sequence[Group]) -> tuple[list[str], list[dict[str, Any]]]:
     """Returns fields and rows of summary.csv."""
     names = setting_names([run for part in groups for run in part.runs])
-    rows = []
+    rows, references = [], References(groups)
     for part in groups:
         for summary in part.summaries():
-            ratio = output_ratio(part, summary, groups)
+            ratio = references.ratio(part, summary)
             rows.append(
                 {
                     "agent": part.agent,
