@@ -15,6 +15,8 @@ from absl import flags
 import jax
 
 from hyperagent_jax import config as config_lib
+from hyperagent_jax import errors
+from hyperagent_jax import host_memory
 from hyperagent_jax import results
 from hyperagent_jax.analysis.deep_sea import read
 from hyperagent_jax.analysis.deep_sea import stats
@@ -29,6 +31,7 @@ from hyperagent_jax.tabular.studies import regret
 from hyperagent_jax.tabular.studies import speed
 
 FLAGS = flags.FLAGS
+_SMALLER = "lower its numbers of states, seeds, samples or episodes"
 flags.DEFINE_string("logdir", "logs/tabular", "Folder of the results; every command has a folder in it.")
 flags.DEFINE_bool("overwrite", False, "Delete what is there first.")
 
@@ -67,7 +70,16 @@ def _run(name: str, config: Any) -> None:
     directory = run_directory.RunDirectory(
         str(folder), fingerprint.make(identity, config=config), resume=None, overwrite=FLAGS.overwrite
     )
-    tables = STUDIES[name].run(config)
+    try:
+        tables = STUDIES[name].run(config)
+    except (RuntimeError, MemoryError) as error:
+        if not host_memory.is_shortage(error):
+            raise
+        raise errors.UserError(
+            f"{name} does not fit in memory: lower its numbers of states, seeds or samples"
+        ) from error
+    if not all(tables.values()):
+        raise errors.UserError(f"{name}: these settings leave nothing to run")
     for table, rows in tables.items():
         # Floats with six digits, which is what float32 has.
         rows = [
@@ -87,12 +99,26 @@ def _run(name: str, config: Any) -> None:
     print(f"{name}: {time.perf_counter() - begin:.0f} s; {folder}", flush=True)
 
 
+def _least_bytes(config: Any) -> int:
+    """The least memory that an experiment needs: its MDPs, what it measures in every episode, or its samples."""
+
+    def count(name: str) -> int:
+        return getattr(config, name, 1)
+
+    states = max(getattr(config, "sizes", ()), default=1) ** 2 if hasattr(config, "sizes") else count("num_states")
+    mdps = count("num_seeds") * count("horizon") * states**2 * count("num_actions")
+    return 4 * max(mdps, count("num_seeds") * count("num_episodes"), count("num_samples") * count("index_dim"))
+
+
 def main(command: str) -> int:
     # Only `bench` asks for more than one; must be said before anything else is asked of jax.
     jax.config.update("jax_num_cpu_devices", cli.num_cores())
     names = list(STUDIES) if command == "all" else [command]
     configs = {name: config_lib.from_flags(name, CONFIGS, FLAGS, kind="command") for name in names}
+    cli.require_backend()
     cli.use_compilation_cache()
+    for name, config in configs.items():
+        host_memory.require(_least_bytes(config), name, _SMALLER)
     for name, config in configs.items():
         _run(name, config)
     return 0

@@ -4,6 +4,7 @@ The size of jax arrays is not checked: they may be traced, so that settings can 
 """
 
 from collections.abc import Sequence
+import dataclasses
 import math
 import numbers
 from typing import Any
@@ -47,6 +48,21 @@ def one_of(name: str, value: Any, choices: Sequence[str]) -> None:
     """Raises ValueError unless `value` is one of the names in `choices`."""
     if value not in choices:
         raise ValueError(f"unknown {name} {value!r}; choose one of {', '.join(choices)}")
+
+
+def finite(config: Any) -> None:
+    """Raises ValueError if a field of a dataclass is a number that is not finite."""
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ValueError(f"{field.name} must be a finite number, got {value}")
+
+
+def not_empty(config: Any, *names: str) -> None:
+    """Raises ValueError if one of these fields of a dataclass is an empty list."""
+    for name in names:
+        if not getattr(config, name):
+            raise ValueError(f"{name} must name at least one")
 
 
 def positive(config: Any, *names: str) -> None:

@@ -7,6 +7,9 @@ import contextlib
 class UserError(Exception):
     """Something the user can fix; the message says what is wrong and what to do, in one line."""
 
+    def __init__(self, message: str):
+        super().__init__(" ".join(message.splitlines()))  # names of files may have line breaks
+
 
 @contextlib.contextmanager
 def settings_are_the_users(prefix: str = "") -> Iterator[None]:

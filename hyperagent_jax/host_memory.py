@@ -9,6 +9,8 @@ _CONTAINERS = (
     ("/sys/fs/cgroup", "memory.max", "memory.current"),
     ("/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
 )
+# What XLA says when an array does not fit.
+_SHORTAGE = ("RESOURCE_EXHAUSTED", "Out of memory")
 # What counts as used and is given up when it is needed: the cache of files.
 _CACHE = ("inactive_file", "active_file")
 
@@ -44,6 +46,11 @@ def available_bytes() -> int | None:
 def resident_bytes() -> int:
     """Memory that this process takes now; 0 where the system does not say."""
     return _bytes_in("/proc/self/status", "VmRSS") or 0
+
+
+def is_shortage(error: Exception) -> bool:
+    """Whether an exception says that an array did not fit, in Python's words or in XLA's."""
+    return isinstance(error, MemoryError) or any(text in str(error) for text in _SHORTAGE)
 
 
 def require(num_bytes: int, what: str, advice: str) -> None:

@@ -59,7 +59,9 @@ def load_agent(path: str | os.PathLike) -> tuple[base.Agent, types.Variables]:
         raise ValueError(f"{path} was not written by save_agent, or it is corrupt") from error
     if facts.get("kind") != _KIND:
         raise ValueError(f"{path} was not written by save_agent")
-    name, spec = facts["agent"], facts["spec"]
+    name, spec = facts.get("agent"), facts.get("spec")
+    if not isinstance(name, str) or not isinstance(spec, dict) or not isinstance(facts.get("config"), dict):
+        raise ValueError(f"{path} was not written by save_agent, or it is corrupt")
     if name not in agents.CONFIGS:
         raise ValueError(f"{path} holds an agent {name!r}, which this version does not have")
     settings = agents.CONFIGS[name].fields
@@ -78,3 +80,5 @@ def load_agent(path: str | os.PathLike) -> tuple[base.Agent, types.Variables]:
         return agent, checkpoint.load(path, jax.eval_shape(agent.network.init, jax.random.key(0)))
     except errors.UserError as error:
         raise ValueError(str(error)) from error
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{path} was not written by save_agent, or it is corrupt") from error

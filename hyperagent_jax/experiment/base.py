@@ -115,6 +115,7 @@ class Experiment(abc.ABC):
         result_fields: columns of results.csv.
         curve_fields: columns of curve.csv; empty if there is none, and then there is no picture either.
         sweeps_curves: whether sweeps write curve.csv too; for experiments with few evaluations in a run.
+        evaluates_together: whether all episodes of an evaluation are in memory at once.
         score: the column of results.csv that sweeps average over the runs that have one.
         scored: what sweeps call those runs.
         label: what summaries call a row; a format of its columns.
@@ -131,6 +132,7 @@ class Experiment(abc.ABC):
     result_fields: tuple[str, ...]
     curve_fields: tuple[str, ...] = ()
     sweeps_curves: bool = False
+    evaluates_together: bool = False
     score: str
     scored: str = "runs"
     label: str
@@ -173,6 +175,16 @@ class Experiment(abc.ABC):
     @abc.abstractmethod
     def num_bytes(self, task: Task) -> int:
         """Returns the memory of a task's state, before any is allocated; refuses settings that cannot run."""
+
+    def working_bytes(self, task: Task) -> int:
+        """Returns the least memory that a step needs besides: activations of a batch, indices, evaluations."""
+        config = task.config
+        widest = max(getattr(config, "hidden_sizes", ()), default=1)
+        num_indices = getattr(config, "num_indices", 1) if getattr(config, "loss", "") == "sampled" else 1
+        index_dim = getattr(config, "index_dim", 1)
+        batch = getattr(config, "batch_size", 1) * max(widest, num_indices * index_dim)
+        evaluated = task.protocol.eval_episodes * widest if self.evaluates_together else 0
+        return 4 * max(batch, evaluated, getattr(config, "num_ois", 1) * index_dim)
 
     @abc.abstractmethod
     def header(self, task: Task) -> str:

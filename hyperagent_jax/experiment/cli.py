@@ -82,6 +82,18 @@ def cluster_settings(folder: str) -> launching.ClusterSettings:
     )
 
 
+def require_backend() -> None:
+    """Refuses in one line if jax does not have the devices that it was told to use."""
+    try:
+        jax.default_backend()
+    except RuntimeError as error:
+        asked = os.environ.get("JAX_PLATFORMS", "")
+        raise errors.UserError(
+            f"jax cannot use JAX_PLATFORMS={asked!r} here ({launching.describe(error)}): unset it, or install "
+            "the jax of that device"
+        ) from error
+
+
 def num_cores() -> int:
     """Number of cores this process may use; where a system does not tell, all there are."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

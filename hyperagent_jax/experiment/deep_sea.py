@@ -271,6 +271,7 @@ class DeepSea(base.Experiment):
     protocol_class = Protocol
     options_class = Options
     problem = "size"
+    evaluates_together = True
     score, scored = "episodes_to_learn", "solved"
     label = "{agent} size {size} seed {seed}"
     result_fields = (

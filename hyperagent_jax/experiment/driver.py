@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 import dataclasses
 import functools
 import importlib
+import math
 import pathlib
 import re
 import sys
@@ -34,6 +35,7 @@ _DISK_BYTES_PER_SECOND = 5e7
 _MOST_SHOWN = 20
 # Cells of a sweep that are looked at before anything runs; of the others, their own tasks do it.
 _MOST_CHECKED = 200
+_SMALLER = "lower --replay_capacity, --batch_size or the sizes of the network"
 # Memory of a process without the state of its runs: libraries and compiled programs.
 _PROCESS_BYTES = 300_000_000
 
@@ -96,7 +98,8 @@ def plan_from_flags(experiment: base.Experiment) -> base.Plan:
 @functools.lru_cache(maxsize=64)
 def _num_bytes(task: base.Task) -> int:
     with errors.settings_are_the_users():
-        return base.get(task.experiment).num_bytes(task)
+        experiment = base.get(task.experiment)
+        return experiment.num_bytes(task) + experiment.working_bytes(task)
 
 
 def run_task(task: base.Task, report: Callable[[base.Event], None], should_stop: Callable[[], bool]) -> bool:
@@ -104,7 +107,7 @@ def run_task(task: base.Task, report: Callable[[base.Event], None], should_stop:
     cli.use_compilation_cache()
     experiment = base.get(task.experiment)
     num_bytes = len(task.seeds) * _num_bytes(dataclasses.replace(task, seeds=(0,)))
-    host_memory.require(num_bytes, "the run", "lower --replay_capacity or the sizes of the network")
+    host_memory.require(num_bytes, "the run", _SMALLER)
     with lock.shared(task.folder):
         context = run_context.RunContext(task, report, should_stop)
         try:
@@ -112,6 +115,8 @@ def run_task(task: base.Task, report: Callable[[base.Event], None], should_stop:
         except errors.UserError:
             raise
         except Exception as error:
+            if host_memory.is_shortage(error):
+                raise errors.UserError(f"not enough memory ({launching.describe(error)}): {_SMALLER}") from error
             if not context.is_resumed or context.has_trained:
                 raise
             raise checkpoint.CheckpointError(
@@ -180,8 +185,8 @@ def _saved(file: pathlib.Path) -> tuple[run_context.Progress, dict[str, Any]] | 
     return None
 
 
-def _check(plan: base.Plan) -> tuple[int, base.Task, dict[Any, str]]:
-    """Refuses settings that cannot run, before anything is written.
+def _check(plan: base.Plan, is_local: bool = True) -> tuple[int, base.Task, dict[Any, str]]:
+    """Refuses settings that cannot run, before anything is written; on this host, if they need too much memory.
 
     Returns:
         The memory of the largest group of seeds, one of them, and why cells of a sweep cannot run, by columns.
@@ -189,9 +194,13 @@ def _check(plan: base.Plan) -> tuple[int, base.Task, dict[Any, str]]:
     needs, refused = [], {}
     for cell in plan.cells()[:_MOST_CHECKED]:
         task = cell[0]
+        together = min(plan.experiment.group_size(task.options, len(cell)), len(cell))
         try:
             with errors.settings_are_the_users():
-                num_bytes = plan.experiment.num_bytes(task)
+                num_bytes = together * plan.experiment.num_bytes(task)
+                if is_local:
+                    working = together * plan.experiment.working_bytes(task)
+                    host_memory.require(num_bytes + working, "the run", _SMALLER)
         except Exception as error:
             if not plan.is_sweep:
                 raise
@@ -199,8 +208,7 @@ def _check(plan: base.Plan) -> tuple[int, base.Task, dict[Any, str]]:
             is_known = isinstance(error, errors.UserError)
             refused[task.columns] = str(error) if is_known else launching.describe(error)
             continue
-        together = min(plan.experiment.group_size(task.options, len(cell)), len(cell))
-        needs.append((together * num_bytes, task))
+        needs.append((num_bytes, task))
     if not needs:
         raise errors.UserError(f"no combination of the grid can be run: {next(iter(refused.values()))}")
     return *max(needs, key=lambda one: one[0]), refused
@@ -252,7 +260,10 @@ def _launch(
 def execute(plan: base.Plan) -> int:
     """Runs what is missing of a plan, and returns the exit code."""
     experiment = plan.experiment
-    num_bytes, largest, refused = _check(plan)
+    if math.isnan(FLAGS.checkpoint_seconds):
+        raise errors.UserError("--checkpoint_seconds must be a number, got nan")
+    cli.require_backend()
+    num_bytes, largest, refused = _check(plan, FLAGS.launcher == "local")
     num_workers = min(cli.num_workers(), len(plan.tasks))
     if FLAGS.launcher == "local":  # elsewhere each task looks at the memory of its host
         host_memory.require(

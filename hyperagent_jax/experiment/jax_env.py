@@ -163,6 +163,7 @@ class JaxEnv(base.Experiment):
         "num_params", "compile_seconds", "train_seconds", "interactions_per_second", "random_return", "error",
     )  # fmt: skip
     sweeps_curves = True
+    evaluates_together = True
     curve_fields = (
         "env", "seed", "interactions", "episodes", "train_return", "eval_return", "eval_std", "loss", "seconds",
     )  # fmt: skip

@@ -40,7 +40,7 @@ def read(text: str) -> list[Grid]:
 
     try:
         grids = json.loads(text, parse_constant=refuse_constant, object_pairs_hook=refuse_twins)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise errors.UserError(f"{source} is not valid JSON: {error}") from error
     grids = grids if isinstance(grids, list) else [grids]
     if not grids or not all(isinstance(grid, dict) for grid in grids):

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 import dataclasses
+import math
 
 from hyperagent_jax import checks
 from hyperagent_jax.tabular import base
@@ -42,11 +43,14 @@ class Settings:
 
     def __post_init__(self) -> None:
         checks.positive(self, "num_episodes")
+        checks.finite(self)
         if self.prior_mean != "horizon":
             try:
-                float(self.prior_mean)
-            except ValueError as error:
-                raise ValueError(f'prior_mean must be a number or "horizon", got {self.prior_mean!r}') from error
+                is_number = math.isfinite(float(self.prior_mean))
+            except ValueError:
+                is_number = False
+            if not is_number:
+                raise ValueError(f'prior_mean must be a number or "horizon", got {self.prior_mean!r}')
         if not self.practical_beta > 0.0:
             raise ValueError(f"practical_beta must be above 0, got {self.practical_beta}")
         self.practical(base.Size(1, 1, 1), num_ois=self.num_ois)  # checks the values

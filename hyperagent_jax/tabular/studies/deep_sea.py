@@ -52,6 +52,8 @@ class Config(agents_lib.Settings):
     def __post_init__(self) -> None:
         super().__post_init__()
         checks.positive(self, "num_seeds", "window")
+        checks.not_empty(self, "agents", "sizes")
+        checks.whole_number("first_seed", self.first_seed, 0)
         agents_lib.check_names(self.agents)
         if min(self.sizes, default=0) < 1:
             raise ValueError("sizes must be whole numbers from 1 on")

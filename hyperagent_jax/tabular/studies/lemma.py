@@ -45,7 +45,11 @@ class Config:
     index_dims: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
+        checks.finite(self)
         checks.positive(self, "num_states", "num_actions", "horizon", "num_episodes", "num_seeds")
+        checks.real_number("beta", self.beta, 0.0, is_open=True)
+        checks.real_number("epsilon", self.epsilon, 0.0, is_open=True)
+        checks.real_number("delta", self.delta, 0.0, 1.0, is_open=True)
         for index_dim in (self.bound, *self.index_dims):
             hyperagent.Config(self.beta, self.sigma, index_dim=index_dim)
 

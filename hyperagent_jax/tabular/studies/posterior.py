@@ -40,7 +40,12 @@ class Config:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        checks.finite(self)
         checks.positive(self, "num_states", "num_actions", "num_transitions", "num_updates")
+        checks.real_number("learning_rate", self.learning_rate, 0.0, is_open=True)
+        checks.whole_number("seed", self.seed, 0)
+        if not 0.0 <= self.discount < 1.0:
+            raise ValueError(f"discount must be at least 0 and below 1, got {self.discount}")
         _ = self.prior
 
     @property

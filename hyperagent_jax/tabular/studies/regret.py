@@ -53,6 +53,8 @@ class Config(agents_lib.Settings):
     def __post_init__(self) -> None:
         super().__post_init__()
         checks.positive(self, "num_seeds", "num_states", "num_actions", "horizon")
+        checks.not_empty(self, "agents", "environments")
+        checks.whole_number("first_seed", self.first_seed, 0)
         if min(self.cost_episodes, default=1) < 1:
             raise ValueError(f"cost_episodes must be at least 1, got {min(self.cost_episodes)}")
         agents_lib.check_names(self.agents)
