@@ -12,14 +12,15 @@ ATARI_FLAGS ?= --game=Breakout --steps=4000 --eval_every=2000 --eval_episodes=3 
 BENCH_FLAGS ?=
 TABULAR_FLAGS ?= --logdir=logs/tabular --overwrite
 PYTEST_FLAGS ?=
+FAULTS_FLAGS ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup deepsea tabular atari test test-slow bench lint format types check-install lock clean
+.PHONY: help setup deepsea tabular atari test test-slow test-faults bench lint format types check-install lock clean
 
 help:  ## List the targets
 	@echo "usage: make <target>"
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(STAMP)  ## Make .venv with the versions of requirements.txt (targets that need it do so first)
 
@@ -37,6 +38,9 @@ test: $(STAMP)  ## Run the tests except the slow ones; PYTEST_FLAGS="-k replay" 
 
 test-slow: $(STAMP)  ## Run the slow tests
 	$(BIN)/python -m pytest -n 2 -m slow --timeout=3600 $(PYTEST_FLAGS)
+
+test-faults: $(STAMP)  ## Kill, fill and damage runs of every script and launcher, hours; FAULTS_FLAGS="--trials=2"
+	$(BIN)/python tests/faults.py $(FAULTS_FLAGS)
 
 bench: $(STAMP)  ## Measure the speed of learning and acting; BENCH_FLAGS are passed on
 	$(BIN)/python experiments/bench.py $(BENCH_FLAGS)

@@ -26,7 +26,7 @@ from hyperagent_jax.experiment import sweep
 from hyperagent_jax.experiment import tables
 from hyperagent_jax.tabular import mdps
 
-SETTINGS = hypothesis.settings(derandomize=True, deadline=None, max_examples=100)
+SETTINGS = hypothesis.settings(derandomize=True, deadline=None, max_examples=60)
 JSON = st.recursive(
     st.one_of(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), st.text(max_size=5)),
     lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=5), inner, max_size=3)),
@@ -53,7 +53,7 @@ def _task(folder):
 @SETTINGS
 @hypothesis.given(data=st.data())
 def test_damaged_checkpoints(data):
-    """Cut, filled with zeros, or with bytes changed: the run resumes, falls back or starts again, never crashes."""
+    """Cut, filled with zeros, or with bytes changed: the run resumes or starts again."""
     with tempfile.TemporaryDirectory() as folder:
         task = _task(folder)
         context = run_context.RunContext(task, lambda event: None, lambda: False)

@@ -5,6 +5,7 @@ import logging
 import os
 import time
 from typing import Any
+from unittest import mock
 import warnings
 
 from hyperagent_jax import errors
@@ -148,13 +149,15 @@ def _start(num_workers: int, settings: launching.ClusterSettings) -> None:
             environment = {"env_vars": dict(settings.environment)}
             ray.init(settings.address, runtime_env=environment, **common)
         else:
-            ray.init(
-                "local",
-                num_cpus=max(1, round(num_workers * settings.cpus_per_task)),
-                include_dashboard=False,
-                _node_ip_address=_LOOPBACK,
-                **common,
-            )
+            # Ray takes the loopback address for the host's own, and would listen on all interfaces.
+            with mock.patch("ray._private.services.resolve_ip_for_localhost", lambda host: host):
+                ray.init(
+                    "local",
+                    num_cpus=max(1, round(num_workers * settings.cpus_per_task)),
+                    include_dashboard=False,
+                    _node_ip_address=_LOOPBACK,
+                    **common,
+                )
     except (ConnectionError, RuntimeError, ValueError, TimeoutError, OSError) as error:
         place = f"--ray_address={settings.address}" if settings.address else "a Ray on this machine"
         raise errors.UserError(f"cannot connect to {place}: {launching.describe(error)}") from error
