@@ -53,6 +53,11 @@ class _Post:
         self._messages.append((self._job, kind, content))
         self.should_stop()
 
+    def add_outcome(self, position: int, outcome: launching.Outcome) -> None:
+        """Sends it before the next task begins, which may end the process: what is done is not run again."""
+        self._messages.append((self._job, "outcome", (position, outcome)))
+        self.send(wait=True)
+
     def should_stop(self) -> bool:
         if time.monotonic() - self._sent_at >= _MESSAGE_SECONDS:
             self.send()
@@ -83,7 +88,7 @@ def _run(
         function,
         tasks,
         lambda i, event: post.add("event", event),
-        lambda i, outcome: post.add("outcome", (i, outcome)),
+        post.add_outcome,
         post.should_stop,
         keep_going,
     )
