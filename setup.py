@@ -48,6 +48,14 @@ EXTRAS_REQUIRE["dev"] = sorted(
         "scipy>=1.14,<2",
     }.union(*EXTRAS_REQUIRE.values())
 )
+# Compilers of accelerators, for `bench.py --benchmark=accelerators` on a machine without one. Not in `dev`: libtpu
+# belongs to one version of jax, and jax looks for a device as soon as one of them is installed.
+EXTRAS_REQUIRE["aot-tpu"] = ["libtpu>=0.0.40,<0.1"]
+EXTRAS_REQUIRE["aot-cuda"] = [
+    "jax-cuda12-plugin>=0.7,<0.11",
+    "jax-cuda12-pjrt>=0.7,<0.11",
+    "nvidia-cuda-nvcc-cu12>=12.6",
+]
 
 
 def read_version() -> str:

@@ -4,7 +4,8 @@ Machines differ and are noisy, so the numbers to look at are the ratios: `of_lim
 sequence of the update's matrix products plus the time memory needs for the optimiser's bytes, divided by the
 time of a whole step (acting, environment, replay, random numbers, update). `recompile_seconds` is the second
 start of the same program, with the compilation cache. The limit is HyperAgent's; other agents have none here.
-With --benchmark=atari or minatar it measures these instead (see bench_atari.py and bench_minatar.py).
+With --benchmark=atari or minatar it measures these instead, with --benchmark=accelerators it compiles the main
+programs for devices that are not there (see bench_atari.py, bench_minatar.py and bench_accelerators.py).
 """
 
 from collections.abc import Iterable, Iterator
@@ -17,6 +18,7 @@ import time
 import common  # isort: skip  # noqa: F401  (sets the environment that jax reads)
 
 from absl import flags
+import bench_accelerators
 import bench_atari
 import bench_limits
 import bench_minatar
@@ -34,9 +36,9 @@ from hyperagent_jax.experiment import fingerprint
 from hyperagent_jax.experiment import run_directory
 
 FLAGS = flags.FLAGS
-for module in (bench_atari, bench_minatar):
+for module in (bench_accelerators, bench_atari, bench_minatar):
     flags.adopt_module_key_flags(module)  # so that --help lists them
-flags.DEFINE_enum("benchmark", "deepsea", ["deepsea", "atari", "minatar"], "What to measure.")
+flags.DEFINE_enum("benchmark", "deepsea", ["deepsea", "atari", "minatar", "accelerators"], "What to measure.")
 flags.DEFINE_list("sizes", ["20", "60", "120"], "Sizes of DeepSea.")
 flags.DEFINE_list("seeds", ["1", "10"], "Numbers of seeds vmapped together.")
 flags.DEFINE_list("agents", ["hyperagent"], f"Agents: {', '.join(agents.CONFIGS)}.")
@@ -168,7 +170,8 @@ def main() -> int:
     _check("agents", agents.CONFIGS)
     _check("losses", ("exact", "sampled"))
     sizes, numbers_of_seeds = _numbers("sizes"), _numbers("seeds")
-    other = {"atari": bench_atari, "minatar": bench_minatar}.get(FLAGS.benchmark)
+    others = {"atari": bench_atari, "minatar": bench_minatar, "accelerators": bench_accelerators}
+    other = others.get(FLAGS.benchmark)
     directory = None
     if FLAGS.logdir:
         configs = {name: dataclasses.asdict(agents.CONFIGS[name]()) for name in FLAGS.agents}

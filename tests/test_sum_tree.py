@@ -62,3 +62,16 @@ def test_vmapped_trees_are_apart():
     trees = jax.vmap(lambda _: sum_tree.init(100))(jnp.arange(2))
     trees = jax.vmap(sum_tree.set_weights)(trees, jnp.array([[3], [70]]), jnp.ones((2, 1)))
     np.testing.assert_array_equal(jax.vmap(sum_tree.find)(trees, jnp.full((2, 3), 0.4)), [[3] * 3, [70] * 3])
+
+
+def test_writing_rows_is_writing_leaves():
+    rng = np.random.default_rng(0)
+    leaves, weights = rng.uniform(size=(3, 64)).astype(np.float32), rng.uniform(size=40).astype(np.float32)
+    positions = rng.integers(0, 3 * 64, 40)
+    positions[20:] = positions[rng.integers(0, 20, 20)]  # many of them more than once
+    expected = leaves.reshape(-1).copy()
+    expected[positions] = 0.0
+    np.maximum.at(expected, positions, weights)
+    for write in (sum_tree.set_leaves, sum_tree.set_leaf_rows):
+        written = write(jnp.asarray(leaves), jnp.asarray(positions), jnp.asarray(weights))
+        np.testing.assert_array_equal(np.asarray(written).reshape(-1), expected)

@@ -4,11 +4,13 @@ from typing import cast
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import rlax
 
 from hyperagent_jax import binding
 from hyperagent_jax import checks
 from hyperagent_jax import indices as indices_lib
+from hyperagent_jax import rows
 from hyperagent_jax import types
 from hyperagent_jax.losses import arrays
 from hyperagent_jax.losses import td
@@ -52,14 +54,14 @@ def categorical_loss(
     logits_tm1 = logits_of(params, network.posterior(params, t.o_tm1, prior_tm1), index)
     logits_t = logits_of(target_params, network.posterior(target_params, t.o_t, prior_t), target_index)
     reward = arrays.valid_reward(t.r_t, t.a_tm1, logits_t[:, 0])
+    # The row of the action taken is the only one that rlax is given to choose from: see rows.py.
+    chosen, first = rows.of_action(logits_tm1, t.a_tm1)[None], np.zeros((), np.int32)
     if not double_q:
-        return rlax.categorical_q_learning(atoms, logits_tm1, t.a_tm1, reward, t.discount_t, atoms, logits_t)
+        return rlax.categorical_q_learning(atoms, chosen, first, reward, t.discount_t, atoms, logits_t)
     online = jax.lax.stop_gradient(params)
     selector = target_index if noise.selector_indices is None else noise.selector_indices[0]
     q_t = network.value(online, network.posterior(online, t.o_t, prior_t), selector)
-    return rlax.categorical_double_q_learning(
-        atoms, logits_tm1, t.a_tm1, reward, t.discount_t, atoms, logits_t, q_t
-    )
+    return rlax.categorical_double_q_learning(atoms, chosen, first, reward, t.discount_t, atoms, logits_t, q_t)
 
 
 def make_categorical_loss(

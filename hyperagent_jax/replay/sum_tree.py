@@ -4,6 +4,8 @@ The weights are the leaves of a tree whose nodes hold the sum of their 64 childr
 levels. Going down one level is a gather of rows and a small matrix product.
 """
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -38,15 +40,35 @@ def weights(tree: SumTree, positions: types.Array) -> types.Array:
     return tree[0][divmod(positions, _CHILDREN)]
 
 
+def set_leaves(leaves: types.Array, positions: types.Array, weights: types.Array) -> types.Array:
+    """Sets the leaves [rows, 64] at positions [n], one by one."""
+    place = divmod(positions, _CHILDREN)
+    return leaves.at[place].set(0.0).at[place].max(weights)
+
+
+def set_leaf_rows(leaves: types.Array, positions: types.Array, weights: types.Array) -> types.Array:
+    """`set_leaves` by whole rows: a TPU that writes single leaves copies all of them to another layout."""
+    row, column = divmod(positions, _CHILDREN)
+    same = positions[:, None] == positions
+    largest = jnp.max(jnp.where(same, weights, -jnp.inf), axis=1)
+    is_first = jnp.argmax(same, axis=1) == jnp.arange(len(positions))
+    # Every occurrence of a row writes the changes of all of them, each position once.
+    code = jnp.where(is_first[:, None], jax.nn.one_hot(column, _CHILDREN), 0.0)
+    together = (row[:, None] == row).astype(jnp.float32)
+    product = functools.partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)
+    changed = jnp.where(product(together, code) > 0, product(together, code * largest[:, None]), leaves[row])
+    return leaves.at[row].set(changed)
+
+
 def set_weights(tree: SumTree, positions: types.Array, weights: types.Array) -> SumTree:
     """Sets the weights [n] at positions [n]; of several for one position the largest counts."""
-    # Row and column, because a reshape of the leaves to one axis is a copy of them on a TPU.
-    place = divmod(positions, _CHILDREN)
-    levels = [tree[0].at[place].set(0.0).at[place].max(weights)]
+    levels = [jax.lax.platform_dependent(tree[0], positions, weights, tpu=set_leaf_rows, default=set_leaves)]
+    parents = positions // _CHILDREN
     for level in tree[1:]:
-        sums = jnp.sum(levels[-1][place[0]], axis=-1)  # whole sums: the errors of differences would add up
-        place = divmod(place[0], _CHILDREN)
+        sums = jnp.sum(levels[-1][parents], axis=-1)  # whole sums: the errors of differences would add up
+        place = divmod(parents, _CHILDREN)
         levels.append(level.at[place].set(sums))
+        parents = place[0]
     return tuple(levels)
 
 
