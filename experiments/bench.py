@@ -107,7 +107,7 @@ def measure(agent: str, size: int, num_seeds: int, loss: str) -> dict:
         deep_sea.compile_scan.cache_clear()
         deep_sea.make.cache_clear()
         begin = time.perf_counter()
-        made, *_ = deep_sea.compile_scan(task.agent, task.config, task.protocol, num_seeds)
+        made, *_ = deep_sea.compile_scan(task.agent, task.config, task.protocol, num_seeds, None)
         compile_seconds.append(time.perf_counter() - begin)
     step = step_seconds(task)
     matmul_us = optimizer_us = of_limit = ""

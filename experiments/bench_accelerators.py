@@ -4,7 +4,7 @@ The compilers of both run on any machine (extras aot-tpu and aot-cuda). Nothing 
 `tpu_us` is the TPU compiler's own estimate of one step. It leaves out gathers and scatters, whose number is
 `tpu_gathers`; `tpu_row_loops` are the scatters that it would run one row after the other. `cuda_kernels` is what a
 GPU starts in one step, at some 4 microseconds each, and `cuda_copies` how many of them copy a megabyte or more.
-Memory is that of arguments and of temporaries. `cpu_us` is measured on this machine, with the evaluation that ends a
+Memory is that of arguments and of temporaries. `cpu_us` is measured on this machine, with the evaluation after a
 chunk. A step is a step of 16 seeds on DeepSea, an update or a choice of actions on Atari, an episode of 32 tabular
 seeds.
 """
@@ -43,7 +43,7 @@ PROGRAMS: dict[str, tuple[str, dict[str, Any], int, int]] = {
     "deepsea 20, enndqn": ("deep_sea_chunk", dict(agent="enndqn", size=20, num_seeds=16), 2, 1_000),
     "atari update": ("atari_update", dict(agent="hyperagent"), 0, 1),
     "atari update, gradient penalty": ("atari_update", dict(agent="hyperagent", preset="released"), 0, 1),
-    "atari update, bfloat16": ("atari_update", dict(agent="hyperagent", precision="bfloat16"), 0, 1),
+    "atari update, bfloat16": ("atari_update", dict(agent="hyperagent", conv_dtype="bfloat16"), 0, 1),
     "atari act": ("atari_act", dict(agent="hyperagent"), 0, 1),
     "tabular hyperagent": ("tabular", dict(agent="hyperagent"), 1, 100),
 }

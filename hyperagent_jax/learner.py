@@ -234,6 +234,7 @@ def update(
     *,
     value_and_grad: ValueAndGradFn,
     apply_gradient: ApplyGradientFn,
+    axis_name: str | None = None,
 ) -> tuple[LearnerState, Metrics]:
     """Updates the parameters on a batch.
 
@@ -243,6 +244,7 @@ def update(
         noise: the random numbers of the update, from `Learner.draw`.
         value_and_grad: computes the gradient.
         apply_gradient: applies it.
+        axis_name: see `make_learner`.
 
     Returns:
         The state after the update, and metrics: the unweighted `losses` of the transitions [B], and the `loss`,
@@ -250,7 +252,10 @@ def update(
     """
 
     def of_params(params: types.Params) -> tuple[tuple[types.Array, types.Array], types.Params]:
-        return value_and_grad(params, state.target_params, state.prior, batch, noise)
+        (value, each), gradient = value_and_grad(params, state.target_params, state.prior, batch, noise)
+        if axis_name is not None:
+            value, gradient = jax.lax.pmean((value, gradient), axis_name)
+        return (value, each), gradient
 
     (value, each), gradient = of_params(state.params)
     new_state = apply_gradient(
@@ -279,6 +284,7 @@ def update_with_key(
     *,
     value_and_grad: ValueAndGradFn,
     apply_gradient: ApplyGradientFn,
+    axis_name: str | None = None,
 ) -> tuple[LearnerState, Metrics]:
     """Updates the parameters on a batch, with an optimiser that needs a key.
 
@@ -288,13 +294,28 @@ def update_with_key(
         noise: the random numbers of the update, from `Learner.draw`.
         value_and_grad: computes the gradient.
         apply_gradient: applies it.
+        axis_name: see `make_learner`.
 
     Returns:
         The state after the update, and the metrics of `update`.
     """
     key = prng.hash_key(jax.random.wrap_key_data(noise.optimizer, impl="threefry2x32"))
     with_key = functools.partial(apply_gradient, key=key)
-    return update(state, batch, noise.loss, value_and_grad=value_and_grad, apply_gradient=with_key)
+    return update(
+        state, batch, noise.loss, value_and_grad=value_and_grad, apply_gradient=with_key, axis_name=axis_name
+    )
+
+
+def draw_shard(key: types.PRNGKey, batch_size: int, *, draw: losses.DrawFn, axis_name: str) -> losses.LossNoise:
+    """Draws the random numbers of one device's part of a batch, other ones on every device.
+
+    Args:
+        key: random key, the same on all devices.
+        batch_size: number of transitions of this device.
+        draw: draws those of the loss.
+        axis_name: see `make_learner`.
+    """
+    return draw(jax.random.fold_in(key, jax.lax.axis_index(axis_name)), batch_size)
 
 
 def step(
@@ -411,6 +432,7 @@ def make_learner(
     polyak: float | types.Array | None = None,
     acts_with_target: bool = False,
     reset_rule: ResetRule | None = None,
+    axis_name: str | None = None,
 ) -> Learner:
     """Makes a learner (Algorithm 2, option 1, of https://arxiv.org/abs/2402.10228).
 
@@ -426,6 +448,10 @@ def make_learner(
             (1 - tau) times themselves plus tau times the online ones. None for periodic copies.
         acts_with_target: whether `values` and `variables` are those of the target network.
         reset_rule: when and what starts over; None for nothing.
+        axis_name: axis of the `pmap`, `shard_map` (with check_vma=False) or `vmap` that `step` and `update` are
+            called in, each with its part of the batch: loss and gradient are averaged over it, so that all devices
+            keep the same parameters. `update` takes the noise of its own part, `step` draws it from a key that all
+            share. `value_and_grad` stays that of a part. None outside of such an axis.
 
     Returns:
         The Learner.
@@ -443,12 +469,20 @@ def make_learner(
         checks.real_number("polyak", polyak, 0, 1, is_open=True)
     batch_loss = binding.bind(losses.batch_loss, network=network, loss=loss, axes=None)
     value_and_grad = binding.bind(losses.value_and_grad, network=network, loss=loss, axes=None)
+    if axis_name is not None and (loss.gradient_penalty or isinstance(optimizer, lazy_adam.LazyAdam)):
+        raise ValueError(
+            "axis_name averages gradients, which is not enough for a gradient penalty or LazyAdam: use Adam "
+            "without penalty, or shard the batch of a learner without axis_name (sharding.jit_update)"
+        )
     params: ParamsFn = _params
     params_at: ParamsAtFn = _params_at
     if acts_with_target:
         params, params_at = _target_params, _target_params_at
     reset_fn: ResetFn | None = None
-    draw: Any = loss.draw
+    draw_loss: losses.DrawFn = loss.draw
+    if axis_name is not None:
+        draw_loss = binding.bind(draw_shard, draw=loss.draw, axis_name=axis_name)
+    draw: Any = draw_loss
     if isinstance(optimizer, lazy_adam.LazyAdam):
         if not loss.has_local_gradient:
             raise ValueError(
@@ -476,9 +510,12 @@ def make_learner(
         if reset_rule is not None:
             reset_fn = binding.bind(reset, network=network, optimizer=optimizer, rule=reset_rule)
         if is_stochastic:
-            draw = binding.bind(draw_with_key, draw=loss.draw)
+            draw = binding.bind(draw_with_key, draw=draw_loss)
         update_fn = binding.bind(
-            update_with_key if is_stochastic else update, value_and_grad=value_and_grad, apply_gradient=apply_fn
+            update_with_key if is_stochastic else update,
+            value_and_grad=value_and_grad,
+            apply_gradient=apply_fn,
+            axis_name=axis_name,
         )
     return Learner(
         init=init_fn,

@@ -15,6 +15,7 @@ import optax
 import pytest
 
 import hyperagent_jax as hx
+from hyperagent_jax.agents import base as agents_base
 
 WIDTH = 6
 
@@ -304,3 +305,18 @@ def test_the_public_api_is_there():
     assert max(counts.values()) == 1 and all(hasattr(hx, name) for name in hx.__all__)
     for name in ("make_hyper_network", "hyper_prior", "mean_and_std", "agents.make", "save_agent", "Policy"):
         assert name in hx.__doc__
+
+
+@pytest.mark.parametrize("kind", ["small_conv", "atari_conv", "nature_conv", "impala_conv"])
+def test_bfloat16_moves_features_by_less_than_two_percent(kind):
+    shape, widths = ((10, 10, 4), (32,)) if kind in ("small_conv", "impala_conv") else ((36, 36, 4), (32,))
+    spec = hx.EnvironmentSpec(3, shape, dtype="uint8")
+    pixels = np.random.default_rng(0).integers(0, 256, shape).astype(np.uint8)
+    torso, observation = agents_base.make_torso(widths, spec, kind)
+    variables = torso.init(jax.random.key(0), observation)
+    half, _ = agents_base.make_torso(widths, spec, kind, "bfloat16")
+    exact, rounded = torso.apply(variables, pixels), half.apply(variables, pixels)
+    assert rounded.dtype == jnp.float32
+    assert all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(half.init(jax.random.key(0), observation)))
+    moved = np.linalg.norm(exact - rounded) / np.linalg.norm(exact)
+    assert 1e-5 < moved < 0.02  # bfloat16 has 8 bits: 2^-9 = 0.002 for one rounding, and there are up to 15 layers

@@ -58,7 +58,7 @@ def make_agent(
         adapt: changes the ensemble that `config` describes.
     """
     masks = indices.make(config.mask_distribution, config.index_dim)
-    torso, observation = base.make_torso(config.hidden_sizes, spec, config.torso)
+    torso, observation = base.make_torso(config.hidden_sizes, spec, config.torso, config.conv_dtype)
     network = epistemic.make_ensemble_network(
         torso,
         spec.num_actions,

@@ -33,7 +33,7 @@ class Config(base.Config):
 
 def make_agent(config: Config, spec: types.EnvironmentSpec) -> base.Agent:
     """Makes Double DQN for an environment."""
-    torso, observation = base.make_torso(config.hidden_sizes, spec, config.torso)
+    torso, observation = base.make_torso(config.hidden_sizes, spec, config.torso, config.conv_dtype)
     network = epistemic.make_plain_network(torso, spec.num_actions, observation)
     loss = losses.make_td_loss(network, kind="exact", double_q=config.double_q)
     epsilon = optax.linear_schedule(config.epsilon_start, config.epsilon_end, config.epsilon_updates)

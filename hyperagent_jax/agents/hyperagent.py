@@ -96,7 +96,7 @@ def _hyper_prior(config: Config) -> priors.Prior:
 def _make_last_layer(
     config: Config, spec: types.EnvironmentSpec, index: indices.IndexDistribution
 ) -> epistemic.EpistemicNetwork:
-    torso, observation = base.make_torso(config.hidden_sizes, spec, config.torso)
+    torso, observation = base.make_torso(config.hidden_sizes, spec, config.torso, config.conv_dtype)
     if config.network == "last_layer_bias":
         head = heads.hyperdqn_linear(spec.num_actions, index.dim)
     else:
@@ -119,7 +119,7 @@ def _make_all_layers(
 ) -> epistemic.EpistemicNetwork:
     if len(spec.observation_shape) == 3:
         raise ValueError("network=all_layers has no convolutions, so it is not for pixels: use last_layer")
-    _, observation = base.make_torso(config.hidden_sizes, spec, config.torso)
+    _, observation = base.make_torso(config.hidden_sizes, spec, config.torso, config.conv_dtype)
     return hypermodel.make_hypermodel_network(
         config.hidden_sizes,
         spec.num_actions,
@@ -137,8 +137,8 @@ def _make_epinet(
 ) -> epistemic.EpistemicNetwork:
     if config.unit_prior:
         raise ValueError("an epinet's prior is an ensemble of networks: use unit_prior=False with network=epinet")
-    torso, observation = base.make_torso(config.hidden_sizes, spec, config.torso)
-    prior_torso, _ = base.make_torso(config.epinet_prior_hidden_sizes, spec, config.torso)
+    torso, observation = base.make_torso(config.hidden_sizes, spec, config.torso, config.conv_dtype)
+    prior_torso, _ = base.make_torso(config.epinet_prior_hidden_sizes, spec, config.torso, config.conv_dtype)
     return epinet.make_epinet_network(
         torso,
         spec.num_actions,

@@ -63,7 +63,7 @@ def make_optimizer(config: Config) -> langevin.StochasticTransformation:
 
 def make_agent(config: Config, spec: types.EnvironmentSpec) -> base.Agent:
     """Makes the agent for an environment."""
-    torso, observation = base.make_torso(config.hidden_sizes, spec, config.torso)
+    torso, observation = base.make_torso(config.hidden_sizes, spec, config.torso, config.conv_dtype)
     network = epistemic.make_plain_network(torso, spec.num_actions, observation)
     loss = losses.make_td_loss(network, kind="exact", double_q=config.double_q)
     return base.make_agent(config, spec, network, loss, indices.no_index(), optimizer=make_optimizer(config))

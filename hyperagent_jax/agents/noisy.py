@@ -54,7 +54,7 @@ class Config(base.Config):
 
 def make_agent(config: Config, spec: types.EnvironmentSpec) -> base.Agent:
     """Makes an agent with noisy layers for an environment."""
-    torso, observation, widths = base.make_bare_torso(config.hidden_sizes, spec, config.torso)
+    torso, observation, widths = base.make_bare_torso(config.hidden_sizes, spec, config.torso, config.conv_dtype)
     network = noisy.make_noisy_network(
         torso,
         spec.num_actions,

@@ -15,6 +15,7 @@ from hyperagent_jax import checks
 from hyperagent_jax import config as config_lib
 from hyperagent_jax import errors
 from hyperagent_jax import results
+from hyperagent_jax import sharding
 from hyperagent_jax import types
 from hyperagent_jax.agents import atari_presets as presets
 from hyperagent_jax.agents import policy
@@ -88,10 +89,12 @@ class Options:
         preset: settings of the "paper", or of its "released" code, whose learning rate and regularisation differ,
             or for other systems those of their "authors".
         record_video: whether to write a GIF of a game that the best parameters play.
+        data_parallel: whether to spread every batch over all local devices; for batches of 256 and more.
     """
 
     preset: str = "paper"
     record_video: bool = False
+    data_parallel: bool = False
 
     def __post_init__(self) -> None:
         if self.preset not in presets.PRESETS:
@@ -138,7 +141,10 @@ def make_runner(task: base.Task, restarts: int = 0) -> vector.VectorRunner:
     environment = _environment(
         task, _TRAINING, restarts, protocol.num_envs, is_training=True, batch_size=batch_size
     )
-    return vector.VectorRunner(agent, environment, task.seeds[0])
+    mesh = None
+    if task.options and task.options.data_parallel:
+        mesh = sharding.batch_mesh(jax.local_devices(), task.config.batch_size)
+    return vector.VectorRunner(agent, environment, task.seeds[0], mesh)
 
 
 class Run:

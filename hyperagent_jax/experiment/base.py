@@ -10,6 +10,8 @@ import re
 import shlex
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import jax
+
 from hyperagent_jax import agents
 from hyperagent_jax import config as config_lib
 from hyperagent_jax import errors
@@ -101,6 +103,11 @@ class Event(NamedTuple):
 @dataclasses.dataclass(frozen=True)
 class NoOptions:
     """The options of an experiment that has none."""
+
+
+def default_group_size(num_seeds: int) -> int:
+    """How many seeds run together: one on a CPU, an even share for each device on accelerators."""
+    return 1 if jax.default_backend() == "cpu" else -(-num_seeds // jax.local_device_count())
 
 
 class Experiment(abc.ABC):

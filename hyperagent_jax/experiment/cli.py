@@ -15,7 +15,7 @@ from hyperagent_jax import errors
 from hyperagent_jax.experiment import launching
 
 # Modules of this package with a function `run_tasks`, by the names of launchers.
-LAUNCHERS = {"local": "workers", "ray": "on_ray", "slurm": "on_slurm"}
+LAUNCHERS = {"local": "workers", "devices": "on_devices", "ray": "on_ray", "slurm": "on_slurm"}
 
 
 def define_run_flags(checkpoint_seconds: float = 60.0) -> None:
@@ -23,7 +23,10 @@ def define_run_flags(checkpoint_seconds: float = 60.0) -> None:
     flags.DEFINE_bool("resume", False, "Continue the run in --logdir from its checkpoints.")
     flags.DEFINE_bool("overwrite", False, "Delete the run in --logdir first.")
     flags.DEFINE_integer(
-        "num_workers", None, "Processes; default: one per core on CPU, one on accelerators.", lower_bound=1
+        "num_workers",
+        None,
+        "Processes, or devices; default: one per core on CPU, all accelerators of this machine from one process.",
+        lower_bound=1,
     )
     flags.DEFINE_float("checkpoint_seconds", checkpoint_seconds, "Time between checkpoints.", lower_bound=0.0)
     flags.DEFINE_integer(
@@ -34,7 +37,8 @@ def define_run_flags(checkpoint_seconds: float = 60.0) -> None:
         "launcher",
         "local",
         list(LAUNCHERS),
-        "Where runs are made: processes here, Ray, or jobs of Slurm.",
+        "Where runs are made: processes here, the devices of this process (of itself if these are several "
+        "accelerators), Ray, or jobs of Slurm.",
     )
     flags.DEFINE_integer(
         "tasks_per_job", None, "Runs that a job of Ray or Slurm makes one after the other.", lower_bound=1
@@ -50,8 +54,17 @@ def define_run_flags(checkpoint_seconds: float = 60.0) -> None:
     flags.DEFINE_list("slurm_options", [], "Further settings of sbatch, such as account=x,qos=low,mem=8GB.")
 
 
+def launcher() -> str:
+    """The name of the launcher to use: several accelerators here are used from one process."""
+    is_local = flags.FLAGS.launcher == "local"
+    has_several = is_local and jax.default_backend() != "cpu" and jax.local_device_count() > 1
+    return "devices" if has_several else flags.FLAGS.launcher
+
+
 def num_workers() -> int:
-    """The number of processes to use."""
+    """The number of processes, or of devices, to use."""
+    if launcher() == "devices":
+        return min(flags.FLAGS.num_workers or jax.local_device_count(), jax.local_device_count())
     return flags.FLAGS.num_workers or (num_cores() if jax.default_backend() == "cpu" else 1)
 
 

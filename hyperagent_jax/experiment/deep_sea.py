@@ -85,7 +85,7 @@ class Options:
     Attributes:
         runner: "scan" runs everything on device, "loop" steps bsuite's own Python DeepSea, to check one against
             the other.
-        seeds_per_group: seeds vmapped together; None for 1 on CPU and all on accelerators.
+        seeds_per_group: seeds vmapped together; None for 1 on CPU and an even share per device on accelerators.
     """
 
     runner: str = "scan"
@@ -106,7 +106,9 @@ class ScanProgram:
         protocol = task.protocol
         seeds = np.array(task.seeds, np.uint32)
         mappings = [deep_sea.action_mapping(protocol.size, protocol.mapping_seed_of(seed)) for seed in task.seeds]
-        self.agent, init, self._advance = compile_scan(task.agent, task.config, protocol, len(task.seeds))
+        self.agent, init, self._advance = compile_scan(
+            task.agent, task.config, protocol, len(task.seeds), jax.config.values["jax_default_device"]
+        )
         self.states = init(seeds, np.stack(mappings))
 
     def advance(self, start: int, num_steps: int) -> tuple[core_lib.Metrics, jax.Array, jax.Array]:
@@ -231,12 +233,15 @@ def state_shapes(agent: str, config: Any, protocol: Protocol, num_seeds: int) ->
     return jax.eval_shape(init, seeds, jax.ShapeDtypeStruct((num_seeds, protocol.size, protocol.size), jnp.int32))
 
 
-@functools.lru_cache(maxsize=4)
-def compile_scan(agent: str, config: Any, protocol: Protocol, num_seeds: int) -> tuple[agents.Agent, Any, Any]:
-    """Compiles the scan runner; one program serves all groups of as many seeds."""
+@functools.lru_cache(maxsize=16)
+def compile_scan(
+    agent: str, config: Any, protocol: Protocol, num_seeds: int, device: Any = None
+) -> tuple[agents.Agent, Any, Any]:
+    """Compiles the scan runner; one program serves all groups of as many seeds on the default `device`."""
     made, init, advance = make(agent, config, protocol)
     states, counter = state_shapes(agent, config, protocol, num_seeds), jax.ShapeDtypeStruct((), jnp.int32)
-    compiled = jax.jit(advance, donate_argnums=0).lower(states, counter, counter).compile()
+    with jax.default_device(device):
+        compiled = jax.jit(advance, donate_argnums=0).lower(states, counter, counter).compile()
     return made, jax.jit(init), compiled
 
 
@@ -298,8 +303,7 @@ class DeepSea(base.Experiment):
         return protocol.max_episodes * protocol.size
 
     def group_size(self, options: Options, num_seeds: int) -> int:
-        is_single = jax.default_backend() == "cpu" or options.runner == "loop"
-        return options.seeds_per_group or (1 if is_single else num_seeds)
+        return options.seeds_per_group or (1 if options.runner == "loop" else base.default_group_size(num_seeds))
 
     def identity(self, task: base.Task) -> dict[str, Any]:
         return {**super().identity(task), "runner": task.options.runner}

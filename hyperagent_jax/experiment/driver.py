@@ -234,15 +234,18 @@ def _launch(
     plan: base.Plan, tasks: Sequence[base.Task], num_workers: int, num_bytes: int, display: display_lib.Display
 ) -> bool:
     """Runs tasks where the flags say; returns whether all ran."""
-    if FLAGS.launcher == "local":
+    launcher = cli.launcher()
+    if launcher == "devices":
+        own: dict[str, Any] = {}
+    elif launcher == "local":
         # An accelerator serves one process at a time, and this one has it already.
-        own: dict[str, Any] = {"isolate": plan.records_failures and jax.default_backend() == "cpu"}
+        own = {"isolate": plan.records_failures and jax.default_backend() == "cpu"}
     else:
         settings = cli.cluster_settings(plan.logdir)
         own = {"settings": settings}
         # Hosts may start in other folders.
         tasks = [dataclasses.replace(task, folder=settings.folder) for task in tasks]
-    module = importlib.import_module(f"hyperagent_jax.experiment.{cli.LAUNCHERS[FLAGS.launcher]}")
+    module = importlib.import_module(f"hyperagent_jax.experiment.{cli.LAUNCHERS[launcher]}")
     return module.run_tasks(
         run_task,
         tasks,
@@ -265,7 +268,7 @@ def execute(plan: base.Plan) -> int:
     cli.require_backend()
     num_bytes, largest, refused = _check(plan, FLAGS.launcher == "local")
     num_workers = min(cli.num_workers(), len(plan.tasks))
-    if FLAGS.launcher == "local":  # elsewhere each task looks at the memory of its host
+    if cli.launcher() in ("local", "devices"):  # elsewhere each task looks at the memory of its host
         host_memory.require(
             num_workers * num_bytes + (num_workers - 1) * _PROCESS_BYTES,
             f"running {num_workers} at a time" if num_workers > 1 else "the run",

@@ -67,7 +67,7 @@ class Options:
 
     Attributes:
         preset: "default" for each agent's own settings, "minatar" for those chosen on MinAtar.
-        seeds_per_group: seeds vmapped together; None for 1 on CPU and all on accelerators.
+        seeds_per_group: seeds vmapped together; None for 1 on CPU and an even share per device on accelerators.
     """
 
     preset: str = "default"
@@ -181,7 +181,7 @@ class JaxEnv(base.Experiment):
         return protocol.steps
 
     def group_size(self, options: Options, num_seeds: int) -> int:
-        return options.seeds_per_group or (1 if jax.default_backend() == "cpu" else num_seeds)
+        return options.seeds_per_group or base.default_group_size(num_seeds)
 
     def identity(self, task: base.Task) -> dict[str, Any]:
         identity = super().identity(task)

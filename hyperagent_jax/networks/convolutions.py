@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -27,6 +27,7 @@ class PlainConv(nn.Module):
         layers: channels, side of the kernel and stride of every convolution.
         dense: width of the dense layer; None for none.
         divisor: pixels are divided by it.
+        dtype: type of the convolutions' activations; None for float32.
     """
 
     SMALLEST_SIDE: ClassVar[int] = 36
@@ -34,6 +35,7 @@ class PlainConv(nn.Module):
     layers: Sequence[tuple[int, int, int]] = NATURE
     dense: int | None = None
     divisor: float = 255.0
+    dtype: Any = None
 
     @nn.compact
     def __call__(self, pixels: types.Array) -> types.Array:
@@ -41,10 +43,17 @@ class PlainConv(nn.Module):
         for i, (channels, side, stride) in enumerate(self.layers):
             init = initializers.uniform_fan_in(side * side * x.shape[-1])
             conv = nn.Conv(
-                channels, (side, side), stride, padding="VALID", kernel_init=init, bias_init=init, name=f"conv_{i}"
+                channels,
+                (side, side),
+                stride,
+                padding="VALID",
+                kernel_init=init,
+                bias_init=init,
+                dtype=self.dtype,
+                name=f"conv_{i}",
             )
             x = nn.relu(conv(x))
-        x = x.reshape(-1)
+        x = x.reshape(-1).astype(jnp.float32)
         if self.dense is None:
             return x
         init = initializers.uniform_fan_in(x.shape[0])
@@ -60,6 +69,7 @@ class ImpalaConv(nn.Module):
         channels: channels of the stages.
         dense: width of the dense layer; None for none.
         is_flat: whether to return features [H]; otherwise the latent [height, width, channels].
+        dtype: type of the convolutions' activations; None for float32.
     """
 
     SMALLEST_SIDE: ClassVar[int] = 3
@@ -67,6 +77,7 @@ class ImpalaConv(nn.Module):
     channels: Sequence[int] = (64, 128, 128)
     dense: int | None = None
     is_flat: bool = True
+    dtype: Any = None
 
     @nn.compact
     def __call__(self, pixels: types.Array) -> types.Array:
@@ -77,13 +88,14 @@ class ImpalaConv(nn.Module):
         for stage, channels in enumerate(self.channels):
 
             def conv(x: types.Array, name: str, stage: int = stage, channels: int = channels) -> types.Array:
-                return nn.Conv(channels, (3, 3), kernel_init=xavier, name=f"stage_{stage}_{name}")(x)
+                name = f"stage_{stage}_{name}"
+                return nn.Conv(channels, (3, 3), kernel_init=xavier, dtype=self.dtype, name=name)(x)
 
             x = nn.max_pool(conv(x, "in"), (3, 3), (2, 2), padding="SAME")
             for block in range(2):
                 y = conv(nn.relu(x), f"block_{block}_0")
                 x = x + conv(nn.relu(y), f"block_{block}_1")
-        x = torsos.min_max_normalize(nn.relu(x))
+        x = torsos.min_max_normalize(nn.relu(x).astype(jnp.float32))
         if not self.is_flat:
             return x
         x = x.reshape(-1)

@@ -102,12 +102,18 @@ class SmallConv(nn.Module):
 
     Pictures are [height, width, channels] of booleans, or of whole numbers up to about ten, as MiniGrid's symbols.
     The convolution is written as patches and one product: XLA's own is several times slower inside a loop on CPU.
+
+    Attributes:
+        features: widths of the dense layers.
+        channels: channels of the convolution.
+        dtype: type of the convolution's activations; None for float32.
     """
 
     SMALLEST_SIDE: ClassVar[int] = 3
 
     features: Sequence[int] = (128,)
     channels: int = 16
+    dtype: Any = None
 
     @nn.compact
     def __call__(self, picture: types.Array) -> types.Array:
@@ -117,7 +123,8 @@ class SmallConv(nn.Module):
             x = x / 10.0
         patches = [x[i : i + height, j : j + width] for i in range(3) for j in range(3)]
         x = jnp.concatenate(patches, axis=-1).reshape(height * width, -1)
-        x = nn.relu(nn.Dense(self.channels, kernel_init=xavier_normal, name="conv")(x)).reshape(-1)
+        x = nn.Dense(self.channels, kernel_init=xavier_normal, dtype=self.dtype, name="conv")(x)
+        x = nn.relu(x).reshape(-1).astype(jnp.float32)
         for i, width in enumerate(self.features):
             x = nn.relu(nn.Dense(width, kernel_init=xavier_normal, name=f"layer_{i}")(x))
         return x
@@ -131,21 +138,28 @@ class AtariConv(nn.Module):
 
     Attributes:
         dense: width of the dense layer; None for none.
+        dtype: type of the convolutions' activations; None for float32.
     """
 
     SMALLEST_SIDE: ClassVar[int] = 36
 
     dense: int | None = 256
+    dtype: Any = None
 
     @nn.compact
     def __call__(self, pixels: types.Array) -> types.Array:
         x = pixels.astype(jnp.float32)
         for channels, kernel, stride in ((32, 8, 4), (64, 4, 2), (64, 3, 1)):
-            x = nn.Conv(channels, (kernel, kernel), (stride, stride), padding="VALID", kernel_init=xavier_normal)(
-                x
+            conv = nn.Conv(
+                channels,
+                (kernel, kernel),
+                (stride, stride),
+                padding="VALID",
+                kernel_init=xavier_normal,
+                dtype=self.dtype,
             )
-            x = nn.relu(x)
-        x = min_max_normalize(x.reshape(-1))
+            x = nn.relu(conv(x))
+        x = min_max_normalize(x.reshape(-1).astype(jnp.float32))
         return x if self.dense is None else nn.relu(TransposedDense(self.dense)(x))
 
 

@@ -20,6 +20,7 @@ from hyperagent_jax import actor as actor_lib
 from hyperagent_jax import checkpoint
 from hyperagent_jax import errors
 from hyperagent_jax import prng
+from hyperagent_jax import sharding
 from hyperagent_jax import types
 from hyperagent_jax.agents import base as agents_base
 from hyperagent_jax.environments import base as environments_base
@@ -142,7 +143,21 @@ def make_update(agent: agents_base.Agent) -> Callable[..., tuple[types.LearnerSt
 class VectorRunner:
     """Runs an agent in a vector environment; `advance` is one round."""
 
-    def __init__(self, agent: agents_base.Agent, environment: environments_base.FrameEnvironment, seed: int):
+    def __init__(
+        self,
+        agent: agents_base.Agent,
+        environment: environments_base.FrameEnvironment,
+        seed: int,
+        mesh: jax.sharding.Mesh | None = None,
+    ):
+        """Takes what it runs.
+
+        Args:
+            agent: the agent.
+            environment: its environments.
+            seed: seed of the run.
+            mesh: devices to spread every batch over, from `sharding.batch_mesh`; None for the default device.
+        """
         self.agent = agent
         self.environment = environment
         self.replay = frames_lib.FrameReplay(replay_settings(agent, environment.num_envs, environment.stack_shape))
@@ -158,7 +173,8 @@ class VectorRunner:
         )()
         self._loss = jnp.zeros(())
         self._act = jax.jit(make_act(agent), donate_argnums=1)
-        self._update = jax.jit(make_update(agent), donate_argnums=(0, 1))
+        update = make_update(agent)
+        self._update = sharding.jit_update(update, mesh) if mesh else jax.jit(update, donate_argnums=(0, 1))
         self.rounds = 0
         self.interactions = 0
         self.updates = 0
