@@ -20,8 +20,8 @@ PROGRAMS = {
     **{f"tabular_{name}": lambda name=name: programs.tabular(name, 2, 4) for name in ("hyperagent", "psrl")},
 }
 # Writes in place: a transition's six arrays, in random and in learning steps; lazy Adam's rows and their ages; the
-# tree of priorities, of three levels, whose leaves are written twice, in both kinds of steps and in updates.
-SETS = {"hyperagent": 2 * 6, "hyperagent_lazy_adam": 2 * 6 + 2, "hyperagent_prioritized": 2 * (6 + 4) + 4}
+# tree of priorities, of three levels, in both kinds of steps and in updates: leaves twice on a GPU, once on a TPU.
+SETS = {"hyperagent": 2 * 6, "hyperagent_lazy_adam": 2 * 6 + 2, "hyperagent_prioritized": 2 * (6 + 5) + 5}
 
 
 def scatters(text: str) -> list[str]:

@@ -94,8 +94,8 @@ class Config:
             pictures, "atari_conv" for pixels; or one of these three. Other systems' convolutions are
             "nature_conv" (DQN's), "nature_conv_unscaled" (on 0 to 255), "data_efficient_conv" (DER's) and
             "impala_conv" (BBF's).
-        conv_dtype: type of the convolutions' activations, "float32" or "bfloat16": half the memory, and faster
-            on accelerators; parameters and all else stay float32.
+        conv_dtype: type of the convolutions' activations, "float32" or "bfloat16", which takes less memory;
+            parameters and all else stay float32.
         prior_regularization: beta of the penalty beta / |D| |theta|^2.
         head_regularization: beta of the penalty beta / |D| times the mean square of the last layer's weights, of
             the generated ones A xi + b where there is an index; the released code's form.
