@@ -122,10 +122,11 @@ def test_a_device_that_is_not_there_is_one_line(monkeypatch):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_ctrl_c_during_imports_is_one_line(number):
     code = f"""
-import sys
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # shells start background jobs with it ignored
 sys.path.insert(0, {str(EXPERIMENTS)!r})
 import common
-import os, runpy, signal, threading
+import os, runpy, threading
 threading.Timer(0.2, os.kill, (os.getpid(), {int(number)})).start()
 runpy.run_path({str(EXPERIMENTS / "run_deepsea.py")!r})
 import time

@@ -45,6 +45,7 @@ BASE = dict(
     normalize_returns=False,
     n_step=1,
     torso="auto",
+    conv_dtype="float32",
     prior_regularization=0.0,
     head_regularization=0.0,
     gradient_penalty=0.0,
