@@ -30,8 +30,8 @@ def _task(seeds=(0,), runner="scan", folder="", config=CONFIG, **changes):
 def _run(task, stop_after=None):
     """Runs a task; returns its curve rows and result rows. Stops after that many evaluations."""
     events = []
-    driver.run_task(task, events.append, lambda: stop_after is not None and len(events) >= stop_after)
-    assert (events[-1].kind == "finished") == (stop_after is None)
+    is_done = driver.run_task(task, events.append, lambda: stop_after is not None and len(events) >= stop_after)
+    assert is_done == (stop_after is None)
     assert {event.task for event in events} == {task.name}
     assert all(event.seed == event.row["seed"] for event in events if event.kind == "curve")
     curve, results = ([event.row for event in events if event.kind == kind] for kind in ("curve", "result"))
@@ -80,7 +80,7 @@ def test_checkpoint_of_another_configuration_is_refused(tmp_path):
     _run(_task(folder=tmp_path), stop_after=1)
     other = _task(folder=tmp_path)
     other = dataclasses.replace(other, config=dataclasses.replace(other.config, sigma=0.5))
-    with pytest.raises(errors.UserError, match="made with a different configuration: delete it"):
+    with pytest.raises(errors.UserError, match="made with a different configuration: move it away"):
         _run(other)
     assert (tmp_path / "checkpoints" / "seed_0.npz").exists()
 
@@ -95,7 +95,7 @@ def test_checkpoint_of_a_version_with_fewer_settings(tmp_path, unbroken):
     assert facts["fingerprint"]["protocol"].pop("stochastic") is False
     np.savez(path, **{**arrays, "facts": json.dumps(facts)})
     other = _task(folder=tmp_path)
-    with pytest.raises(errors.UserError, match="made with a different configuration: delete it"):
+    with pytest.raises(errors.UserError, match="made with a different configuration: move it away"):
         _run(dataclasses.replace(other, protocol=dataclasses.replace(other.protocol, stochastic=True)))
     assert _run(other)[0] == unbroken[0]
 

@@ -65,7 +65,7 @@ def read(path):
             ["--network=all_layers"],
             "network=all_layers has no convolutions, so it is not for pixels: use last_layer",
         ),
-        (["--agent=bootdqn"], "unknown agent 'bootdqn'; choose one of hyperagent, hyperagent_ois, ddqn"),
+        (["--agent=hypermodel"], "unknown agent 'hypermodel'; choose one of hyperagent, hyperagent_ois, ddqn"),
         (["--replay_capacity=900000000", "--steps=900000000"], "GB of memory and"),
         (["--n_step=300"], "n_step must be between 1 and 255, got 300"),
     ],
