@@ -197,6 +197,7 @@ def test_identity_leaves_the_values_of_the_grid_open():
             "eval_every": 1000,
             "eval_episodes": 100,
             "solved_return": None,
+            "eval_policy": "sample",
         }
     )
     assert smaller["configs"]["deep"] == larger["configs"]["deep"]
@@ -289,7 +290,8 @@ def test_what_is_in_several_grids_is_run_once():
         (
             {"agent": "plain", "depth": 1},
             "the grid's 'depth' is not a setting of deepsea or of plain; there are: size, stochastic, "
-            "mapping_seed, max_episodes, eval_every, eval_episodes, solved_return, runner, seeds_per_group, "
+            "mapping_seed, max_episodes, eval_every, eval_episodes, solved_return, eval_policy, runner, "
+            "seeds_per_group, "
             "width, rate, replay_capacity",
         ),
     ],

@@ -448,6 +448,7 @@ def test_probes_reach_their_known_values(name):
         replay_capacity=5_000,
         prior_scale=0.0 if name == "bootdqn" else 1.0,
         sigma=0.0,
+        noise_scale=1e-3,  # what the optimiser adds stays in the values
         epsilon_updates=1_000,
         v_max=2.0,
         **(dict(discount_end=discount, weight_decay=0.0) if name == "bbf" else {}),
