@@ -240,7 +240,7 @@ def test_killed_and_resumed_equals_unbroken(tmp_path):
     assert 1 <= len(before) < 3
     done = _script(*options)
     assert done.returncode == 0, done.stderr
-    assert f"{len(before)} of 3 runs are already there" in done.stdout
+    assert f"{len(before)} of 3 runs are already done" in done.stdout
     rows = _rows(broken / "results.csv")
     assert rows[: len(before)] == before
 
@@ -258,12 +258,12 @@ def test_killed_and_resumed_equals_unbroken(tmp_path):
     whole = log.read_text()
     log.write_text("".join(whole.splitlines(keepends=True)[:-1]))
     refused = _script(*options)
-    message = f"error: {log} is cut short: delete it and run catch/1 again\n"
+    message = f"error: {log} is incomplete: delete it and run catch/1 again\n"
     assert (refused.returncode, refused.stderr) == (2, message)
     log.unlink()
     again = _script(*options)  # as that line says; the other ids are left alone
-    assert again.returncode == 0 and "2 of 3 runs are already there" in again.stdout
-    assert "the log of catch/1 is gone: it is run again" in again.stdout and log.read_text() == whole
+    assert again.returncode == 0 and "2 of 3 runs are already done" in again.stdout
+    assert "the log of catch/1 is missing: running it again" in again.stdout and log.read_text() == whole
     assert outcome(_rows(broken / "results.csv")) == outcome(_rows(unbroken / "results.csv"))
 
 
@@ -281,7 +281,7 @@ def test_rows_of_failed_and_skipped_ids_do_not_block_others(tmp_path):
     assert [row["status"] for row in _rows(logdir / "results.csv")] == ["partial", "failed"]
     damaged.unlink()
     done = _script(*options, "--bsuite_id=bandit/0,bandit/1", "--resume")
-    assert "1 of 2 runs are already there" in done.stdout
+    assert "1 of 2 runs are already done" in done.stdout
     rows = _rows(logdir / "results.csv")
     assert [row["bsuite_id"] for row in rows] == ["bandit/0", "bandit/1"]
     assert [row["status"] for row in rows] == ["partial", "partial"]
@@ -304,7 +304,7 @@ def test_logs_of_another_program_are_not_replaced(tmp_path):
     log.parent.mkdir()
     log.write_text("steps\n")
     done = _script(f"--logdir={tmp_path}", "--bsuite_id=bandit/0", "--max_episodes=30", "--overwrite")
-    message = f"--logdir={tmp_path} holds logs of another program: choose another --logdir"
+    message = f"--logdir={tmp_path} contains logs of another program: choose another --logdir"
     assert (done.returncode, done.stderr) == (2, f"error: {message}\n") and log.read_text() == "steps\n"
 
 

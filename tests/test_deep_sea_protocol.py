@@ -147,7 +147,7 @@ def test_python_loop_on_bsuite_is_the_scan():
 def test_not_a_number_is_one_clear_line():
     task = _task()
     task = dataclasses.replace(task, config=dataclasses.replace(task.config, learning_rate=1e30))
-    with pytest.raises(errors.UserError, match="seed 0: the loss is no longer finite after 250 interactions"):
+    with pytest.raises(errors.UserError, match="seed 0: the loss is not finite after 250 interactions"):
         _run(task)
 
 
@@ -192,7 +192,7 @@ def test_the_return_that_counts_as_solved():
     [
         (dict(runner="walk"), "runner must be one of scan, loop, got 'walk'"),
         (dict(seeds_per_group=0), "seeds_per_group must be at least 1, got 0"),
-        (dict(runner="loop", seeds_per_group=2), "runner=loop steps one seed at a time: use seeds_per_group=1"),
+        (dict(runner="loop", seeds_per_group=2), "runner=loop steps one seed at a time: set seeds_per_group=1"),
     ],
 )
 def test_options_that_cannot_be(settings, message):

@@ -101,7 +101,7 @@ def test_a_lost_job_costs_only_the_task_that_ran(tmp_path):
     cluster = Fake()
     completed, seen, lost = _run(cluster, works)
     assert completed and sorted(seen) == [(name, "xxxx") for name in ("a1", "a2", "a3", "b1")]
-    assert lost == [("a2", "process died (by hand); it is run again from its checkpoint (1 of 1)")]
+    assert lost == [("a2", "process died (by hand); running it again from its checkpoint (retry 1 of 1)")]
     assert cluster.submitted == [["a1", "a2"], ["a3"], ["a2"], ["b1"]]
 
 

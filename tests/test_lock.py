@@ -41,14 +41,14 @@ def no_locks(monkeypatch):
 def test_without_locks_the_entry_of_the_owner_must_do(tmp_path, no_locks, capsys):
     first = lock.Lock(tmp_path)
     assert capsys.readouterr().err == (
-        f"the file system of --logdir={tmp_path} has no locks: let no other run use it meanwhile\n"
+        f"the file system of --logdir={tmp_path} does not support locks: make sure that no other run uses it\n"
     )
     entry = json.loads((tmp_path / ".lock").read_text())
     assert (entry["host"], entry["pid"]) == (socket.gethostname(), os.getpid())
     for changed in ({"pid": os.getppid()}, {"host": "elsewhere"}):
         (tmp_path / ".lock").write_text(json.dumps(entry | changed))
         message = _refusal(tmp_path)
-        assert "seems to be in use by process" in message and "has no locks to tell" in message
+        assert "seems to be in use by process" in message and "does not support locks" in message
         assert message.endswith(f"or delete {tmp_path / '.lock'} if that run has ended")
     (tmp_path / ".lock").write_text(json.dumps(entry | {"pid": 2**22 + 1}))  # which no process can have
     lock.Lock(tmp_path).release()
@@ -61,7 +61,9 @@ def test_without_locks_the_entry_of_the_owner_must_do(tmp_path, no_locks, capsys
 def test_tasks_whose_driver_is_gone_are_waited_for(tmp_path, monkeypatch):
     with lock.shared(str(tmp_path)), lock.shared(str(tmp_path)):  # as many as there are
         monkeypatch.setattr(lock, "_SECONDS_TO_END", 0.3)
-        assert "is in use by tasks of an earlier run, whose driver is gone: wait until they" in _refusal(tmp_path)
+        assert "is still in use by tasks of an earlier run whose driver was killed: wait for them" in _refusal(
+            tmp_path
+        )
     lock.Lock(tmp_path).release()
 
 
@@ -71,7 +73,7 @@ def test_a_folder_that_is_gone_or_another_one_is_noticed(tmp_path):
     ours.require()
     folder.rename(tmp_path / "renamed")
     for _ in range(2):
-        with pytest.raises(errors.UserError, match="was removed or renamed during the run: put it back"):
+        with pytest.raises(errors.UserError, match="was removed or renamed during the run: restore it"):
             ours.require()
         lock.Lock(folder).release()  # made again by somebody else
     (tmp_path / "run" / ".lock").unlink()

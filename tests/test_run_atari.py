@@ -121,10 +121,10 @@ def test_results_and_killed_equals_unbroken(tmp_path):
         _, stderr = process.communicate(timeout=120)
         assert interactions_in(file) >= least
         if sign == signal.SIGTERM:
-            assert process.returncode == 130 and "--resume continues from here" in stderr
+            assert process.returncode == 130 and "repeat the command with --resume" in stderr
     done = run(*arguments)
     assert done.returncode == 0, done.stderr
-    assert "Breakout_seed_0 resumes after" in done.stdout and "its games are first played again" in done.stdout
+    assert "Breakout_seed_0 resumes at" in done.stdout and "replaying its recorded actions" in done.stdout
     timed = ("seconds", "train_seconds", "interactions_per_second")
     for name in ("results.csv", "curve.csv"):
         one, other = (
@@ -209,7 +209,7 @@ def test_a_full_disk_leaves_the_last_checkpoint(tmp_path, monkeypatch):
     ]
     (note,) = [event.text for event in events if event.kind == "note"]
     assert note.startswith(
-        f"cannot write checkpoint {task.checkpoint}: No space left on device; the run continues"
+        f"cannot write checkpoint {task.checkpoint}: No space left on device; training continues"
     )
     assert checkpoint.load_facts(task.checkpoint)["progress"]["notes"]["runner"]["rounds"] == saved[2]
     names = {file.name for file in (tmp_path / "checkpoints").iterdir()}
@@ -229,7 +229,7 @@ def test_a_diverged_run_leaves_the_last_checkpoint(tmp_path, monkeypatch):
     task = make_task(tmp_path, checkpoint_seconds=0.0)
     run_task(task, should_stop=lambda: True)
     monkeypatch.setattr(atari.vector.VectorRunner, "loss_is_finite", False)
-    with pytest.raises(errors.UserError, match="Pong seed 0: the loss is no longer finite after 2 interactions"):
+    with pytest.raises(errors.UserError, match="Pong seed 0: the loss is not finite after 2 interactions"):
         run_task(task)
     assert interactions_in(task.checkpoint) == 0
 
@@ -263,7 +263,7 @@ def test_stopped_in_the_last_evaluation(tmp_path, monkeypatch):
 
     shown = [event for event in unbroken if event.kind != "progress"]
     assert [event.kind for event in shown] == ["curve", "curve", "result", "note"]
-    assert shown[3].text == "no recording of Pong seed 0: no room"
+    assert shown[3].text == "could not record Pong seed 0: no room"
     assert rows(events)[1:] == rows(unbroken)
 
 

@@ -120,9 +120,7 @@ def test_a_loss_that_is_not_finite_ends_the_run(loss):
     context, _ = _context(_task())
     context.check_loss(np.float32(1e30), "seed 4")
     context.advance(1_500)
-    message = (
-        "seed 4: the loss is no longer finite after {} interactions; lower --learning_rate or check the rewards"
-    )
+    message = "seed 4: the loss is not finite after {} interactions; lower --learning_rate or check the rewards"
     for interactions, reached in (((), "1,500"), ((2_500,), "2,500")):
         with pytest.raises(errors.UserError) as error:
             context.check_loss(loss, "seed 4", *interactions)
@@ -155,7 +153,7 @@ def test_checkpoints_of_other_settings_or_versions_are_refused(tmp_path):
         {"fingerprint": None, "progress": progress},
     ):
         checkpoint.save(file, {}, facts)
-        with pytest.raises(checkpoint.CheckpointError, match="is of another version or corrupt: move it away"):
+        with pytest.raises(checkpoint.CheckpointError, match="is corrupt or from another version: move it away"):
             _context(_task(tmp_path))
     checkpoint.save(file, {}, {"fingerprint": settings, "progress": {"reached": 7}})  # the rest has defaults
     assert _context(_task(tmp_path))[0].progress == run_context.Progress(reached=7)
@@ -214,8 +212,8 @@ def test_a_checkpoint_that_cannot_be_written_is_said_and_training_continues(tmp_
     file = tmp_path / "checkpoints" / "seeds_4_to_5.npz"
     assert [event.kind for event in events] == ["note", "note"]
     assert events[0].text == (
-        f"cannot write checkpoint {file}: No space left on device; the run continues, and the last checkpoint "
-        "that could be written is kept"
+        f"cannot write checkpoint {file}: No space left on device; training continues, and the previous "
+        "checkpoint is kept"
     )
     assert _context(_task(tmp_path))[0].progress.reached == 5
     context.save({"x": jnp.arange(3)})  # there is room again
@@ -225,7 +223,7 @@ def test_a_checkpoint_that_cannot_be_written_is_said_and_training_continues(tmp_
 def test_a_folder_that_is_gone_is_not_made_again(tmp_path):
     context, _ = _context(_task(tmp_path / "run"))
     with pytest.raises(
-        errors.UserError, match=r"--logdir=.*run was removed or renamed during the run: put it back"
+        errors.UserError, match=r"--logdir=.*run was removed or renamed during the run: restore it"
     ):
         context.save({})
     assert not list(tmp_path.iterdir())

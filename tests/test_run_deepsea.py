@@ -82,7 +82,7 @@ def test_a_run_writes_its_results_and_protects_them(solved, tmp_path):
     other = _run(*arguments, "--resume", "--sigma=0.5")
     assert other.returncode == 2 and "sigma was 0.0001, is now 0.5" in other.stderr
     again = _run(*arguments, "--resume")
-    assert again.returncode == 0 and "[already there]" in again.stdout
+    assert again.returncode == 0 and "[done earlier]" in again.stdout
     assert (tmp_path / "results.csv").read_bytes() == before
 
 
@@ -106,7 +106,7 @@ def test_more_seeds_join_a_run_without_repeating_any(tmp_path):
     before = _rows(tmp_path / "results.csv")
     done = _run(*arguments, "--num_seeds=4", "--resume")
     assert done.returncode == 0, done.stderr
-    assert "MB per seed, of which the replay" in done.stdout and done.stdout.count("[already there]") == 2
+    assert "MB per seed, of which the replay" in done.stdout and done.stdout.count("[done earlier]") == 2
     rows = _rows(tmp_path / "results.csv")
     assert rows[:2] == before and [row["seed"] for row in rows] == ["0", "1", "2", "3"]
     seeds = [row["seed"] for row in _rows(tmp_path / "curve.csv")]

@@ -99,7 +99,7 @@ def test_overwriting_deletes_the_files_of_a_run_and_no_others(tmp_path):
 @pytest.mark.parametrize("flags", [{}, {"resume": True}, {"overwrite": True}])
 def test_results_that_nobody_can_vouch_for_are_left_alone(flags, tmp_path):
     (tmp_path / "results.csv").write_text("seed,score\n0,1\n")
-    with pytest.raises(errors.UserError, match="holds a results.csv without the config.json"):
+    with pytest.raises(errors.UserError, match="contains a results.csv without its config.json"):
         _open(tmp_path, **flags)
     assert (tmp_path / "results.csv").read_text() == "seed,score\n0,1\n"
 
@@ -217,7 +217,7 @@ def test_corrupt_files_are_one_clear_line(tmp_path):
     for text in ("", "{", "3", '{"identity": []}', f'{identity}"x"}}', f"{identity}[3]}}", "[" * 100_000):
         (tmp_path / "config.json").write_text(text)
         with pytest.raises(
-            errors.UserError, match="config.json is damaged: put a copy of it back, or choose another"
+            errors.UserError, match="config.json is corrupt: restore a copy of it, or choose another"
         ):
             _open(tmp_path, resume=True)
     (tmp_path / "config.json").unlink()

@@ -79,10 +79,10 @@ def test_results_and_interrupted_equals_unbroken(tmp_path):
         time.sleep(0.005)
     os.kill(process.pid, signal.SIGINT)
     _, stderr = process.communicate(timeout=120)
-    assert process.returncode == 130 and "--resume continues from here" in stderr
+    assert process.returncode == 130 and "repeat the command with --resume" in stderr
     done = _script(*options)
     assert done.returncode == 0, done.stderr
-    assert "resumes after" in done.stdout
+    assert "resumes at" in done.stdout
     for name in ("results.csv", "curve.csv"):
         one, other = (_without_times(_rows(folder / name)) for folder in (unbroken, broken))
         assert sorted(map(str, one)) == sorted(map(str, other))

@@ -77,7 +77,7 @@ def test_results_and_killed_equals_unbroken(tmp_path):
     process.wait()
     assert 2 <= len(_rows(broken / "curve.csv")) < 12 and list(broken.glob("checkpoints/*.npz"))
     done = _script(*options)
-    assert done.returncode == 0 and "resumes after" in done.stdout, done.stderr
+    assert done.returncode == 0 and "resumes at" in done.stdout, done.stderr
     for name in ("results.csv", "curve.csv"):
         assert _without_times(broken / name) == _without_times(unbroken / name)
     assert not list(broken.glob("checkpoints/*"))
@@ -133,7 +133,7 @@ def test_a_sweep_resumes_and_is_reported(tmp_path):
     assert done.returncode == 0 and "1 of 1 runs finished" in done.stdout, done.stderr
     before = _rows(folder / "curve.csv")
     done = _run(_sweep(folder, "--resume", agent=["ddqn", "hyperagent"]))
-    assert done.returncode == 0 and "1 of 2 runs are already there" in done.stdout, done.stderr
+    assert done.returncode == 0 and "1 of 2 runs are already done" in done.stdout, done.stderr
     assert "2 of 2 runs finished" in done.stdout
     rows, curve = _rows(folder / "results.csv"), _rows(folder / "curve.csv")
     assert [(row["agent"], row["env"], row["seed"], row["error"]) for row in rows] == [
@@ -168,7 +168,7 @@ def test_a_killed_sweep_equals_an_unbroken_one(tmp_path):
     process.wait()
     assert 1 <= len(_rows(broken / "results.csv")) < 4
     done = _run(command)
-    assert done.returncode == 0 and "of 4 runs are already there" in done.stdout, done.stderr
+    assert done.returncode == 0 and "of 4 runs are already done" in done.stdout, done.stderr
     for name in ("results.csv", "curve.csv"):
         assert _without_times(broken / name) == _without_times(unbroken / name)
 

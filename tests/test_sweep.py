@@ -159,8 +159,7 @@ def test_values_are_converted_and_written_as_in_flags():
 def test_a_setting_that_an_agent_lacks_is_left_blank_and_run_once():
     plan = _small_plan(depth=[1, 2, 3], seed=[0, 1], width=5)
     assert plan.remark == (
-        "plain has no depth: left blank there, and runs that are then the same are run once "
-        "(12 combinations are 8 runs)"
+        "plain has no depth: left blank there, and duplicate runs are run once (12 combinations give 8 runs)"
     )
     columns = [_columns(task) for task in plan.tasks]
     assert [(own["agent"], own["depth"], own["seed"]) for own in columns] == [
@@ -289,7 +288,7 @@ def test_what_is_in_several_grids_is_run_once():
         ({"sizes": []}, "sizes has no values: its list in the grid is empty"),
         (
             {"agent": "plain", "depth": 1},
-            "the grid's 'depth' is not a setting of deepsea or of plain; there are: size, stochastic, "
+            "unknown setting 'depth' in the grid for deepsea with plain; choose from size, stochastic, "
             "mapping_seed, max_episodes, eval_every, eval_episodes, solved_return, eval_policy, runner, "
             "seeds_per_group, "
             "width, rate, replay_capacity",
@@ -458,7 +457,7 @@ def test_a_run_that_fails_is_a_row_and_is_run_again(tmp_path):
     ]
     damaged.unlink()
     again = _run(grid, *options, "--resume")
-    assert again.returncode == 0 and "1 of 2 runs are already there" in again.stdout
+    assert again.returncode == 0 and "1 of 2 runs are already done" in again.stdout
     repeated, kept = _rows(tmp_path / "results.csv")
     assert kept == well and repeated.items() >= {**settings, **outcome, "seed": "0"}.items()
 

@@ -121,7 +121,7 @@ def test_what_tasks_had_filed_joins_the_rows_of_a_driver_that_was_killed(tmp_pat
         ({"interactions": ""}, "row 1: invalid literal"),
         ({"seed": "1.5"}, "row 1: invalid literal"),
         ({"agent": "ddqn"}, "row 1: agent is 'ddqn'"),
-        ({"seed": "1"}, "row 2: a run that is there twice"),
+        ({"seed": "1"}, "row 2: duplicate run"),
     ],
 )
 def test_damaged_rows_are_refused_and_stay_as_they_are(tmp_path, change, problem):
@@ -133,8 +133,8 @@ def test_damaged_rows_are_refused_and_stay_as_they_are(tmp_path, change, problem
     with pytest.raises(errors.UserError) as error:
         _open(tmp_path)
     message = str(error.value)
-    assert message.startswith(f"{tmp_path}/results.csv is damaged ({problem}") and "\n" not in message
-    assert message.endswith("put that right, or move the file away to run it all again")
+    assert message.startswith(f"{tmp_path}/results.csv is corrupt ({problem}") and "\n" not in message
+    assert message.endswith("fix it, or move the file away to run everything again")
     assert (tmp_path / "results.csv").read_bytes() == before
 
 
@@ -144,7 +144,7 @@ def test_damaged_curves_are_refused(tmp_path, change):
     directory.write("curve", plan.curve_fields, [{**_curve(0, 10), **change}])
     directory.close()
     *_, tables = _open(tmp_path)
-    with pytest.raises(errors.UserError, match=r"curve.csv is damaged \(row 1: "):
+    with pytest.raises(errors.UserError, match=r"curve.csv is corrupt \(row 1: "):
         tables.begin({})
 
 

@@ -99,8 +99,8 @@ def test_a_new_process_takes_over_from_one_that_died(num_workers):
         ["killed", 1, "asked", 2], num_workers, isolate=True, retries=1, on_lost=lambda *one: lost.append(one)
     )
     assert seen == [2, 4]
-    assert failures == [("asked", "process was asked to end"), ("killed", "process died (exit code -9)")]
-    again = "; it is run again from its checkpoint (1 of 1)"
+    assert failures == [("asked", "process was asked to stop"), ("killed", "process died (exit code -9)")]
+    again = "; running it again from its checkpoint (retry 1 of 1)"
     assert sorted(lost) == [(task, text + again) for task, text in failures]
 
 
@@ -131,7 +131,7 @@ def test_a_killed_worker_is_replaced_and_nothing_is_lost(tmp_path, has_failures)
         on_lost=lambda task, text: lost.append(text),
     )
     assert sorted(seen) == [("a", "x" * 10), ("b", "x" * 10)] and not failures
-    message = "process died (exit code -9); it is run again from its checkpoint ({} of 2)"
+    message = "process died (exit code -9); running it again from its checkpoint (retry {} of 2)"
     assert sorted(lost) == [message.format(i) for i in (1, 1, 2, 2)]
 
 

@@ -1,4 +1,4 @@
-"""The paper's Atari protocol: train, evaluate every so often, keep the best, and play it many times in the end."""
+"""The paper's Atari protocol: train, evaluate periodically, keep the best parameters, evaluate them at the end."""
 
 from collections.abc import Sequence
 import contextlib
@@ -28,34 +28,34 @@ from hyperagent_jax.runners import core
 from hyperagent_jax.runners import evaluate
 from hyperagent_jax.runners import vector
 
-# Games played side by side in an evaluation.
+# Environments that run in parallel in an evaluation.
 _EVALUATED_TOGETHER = 10
-# A recording shows at most this many steps of a game, two minutes of it.
+# A recording shows at most this many steps of an episode, which is two minutes.
 _RECORDED_STEPS = 1_800
-# Memory of a process without replay and learner: libraries, emulators and compiled programs.
+# Memory of a process besides its replay and learner: libraries, emulators and compiled programs.
 _PROGRAM_BYTES = 800_000_000
 _TRAINING, _EVALUATION, _FINAL, _RECORDING = range(4)
 
 
 @dataclasses.dataclass(frozen=True)
 class Protocol:
-    """How a run on an Atari game is made and measured.
+    """How a run on an Atari game is trained and evaluated.
 
     Attributes:
-        game: the game, several with commas, or all26 or all55.
+        game: the game, several separated by commas, or all26 or all55.
         steps: interactions; each is four frames.
-        num_envs: games played side by side in training.
-        asynchronous: whether learning continues as soon as half of the games have answered, instead of all; such a
-            run depends on what is faster and cannot be resumed exactly.
+        num_envs: environments that run in parallel during training.
+        asynchronous: whether to continue learning once half of the environments have answered, instead of all;
+            such a run depends on timing and cannot be resumed exactly.
         eval_every: interactions between evaluations.
-        eval_episodes: games per evaluation, with their own scores, to the end.
-        final_eval_episodes: games that the best parameters play in the end.
-        eval_epsilon: chance of a random action in evaluations, lest a game wait for one for ever.
-        eval_fire: whether games of evaluations continue after a lost life as in training, with no-ops, and with
-            FIRE where the game waits for it. Agents that are trained so never learn to press it.
-        max_frames: a game is truncated after this many frames.
-        eval_policy: how evaluations choose actions: as the agent acts, by a "sample" of the index; by the "mean"
-            over the index; or as the "majority" of 32 indices would.
+        eval_episodes: episodes per evaluation, played to the end and scored without clipping.
+        final_eval_episodes: episodes of the final evaluation, with the best parameters.
+        eval_epsilon: probability of a random action in evaluations, so that no game waits for one forever.
+        eval_fire: whether evaluations continue after a lost life as training does: with no-ops, and with FIRE
+            where the game waits for it. Agents trained this way never learn to press it.
+        max_frames: episodes are truncated after this many frames.
+        eval_policy: how evaluations choose actions: with a "sample" of the index, as the agent acts; by the "mean"
+            over the index; or by the "majority" of 32 sampled indices.
     """
 
     game: str = "Pong"
@@ -83,13 +83,13 @@ class Protocol:
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """Whose settings, and what is kept.
+    """Which settings to use, and which outputs to write.
 
     Attributes:
-        preset: settings of the "paper", or of its "released" code, whose learning rate and regularisation differ,
-            or for other systems those of their "authors".
-        record_video: whether to write a GIF of a game that the best parameters play.
-        data_parallel: whether to spread every batch over all local devices; for batches of 256 and more.
+        preset: settings of the "paper", of its "released" code (whose learning rate and regularisation differ),
+            or, for other systems, of their "authors".
+        record_video: whether to write a GIF of one episode with the best parameters.
+        data_parallel: whether to split every batch over all local devices; for batches of 256 and more.
     """
 
     preset: str = "paper"
@@ -102,19 +102,19 @@ class Options:
 
 
 def best_file(task: base.Task) -> pathlib.Path:
-    """File of the best parameters, which stays when the run is finished."""
+    """Returns the file of the best parameters, which is kept after the run has finished."""
     return task.checkpoint.with_name(f"{task.name}_best.npz")
 
 
 def make_agent(task: base.Task) -> agents.Agent:
-    """Makes the agent of a task."""
+    """Builds the agent of a task."""
     height, width = atari.STACK_SHAPE[1:]
     spec = types.EnvironmentSpec(atari.num_actions(task.protocol.game), (height, width, atari.STACK_SHAPE[0]))
     return agents.make_agent(task.agent, task.config, spec)
 
 
 def num_bytes(task: base.Task) -> dict[str, int]:
-    """Memory of replay and learner, before any of it is allocated; refuses a replay that cannot be."""
+    """Returns the memory of replay and learner without allocating it; rejects an impossible replay."""
     agent = make_agent(task)
     settings = vector.replay_settings(agent, task.protocol.num_envs, atari.STACK_SHAPE)
     settings.check()
@@ -134,7 +134,7 @@ def _environment(task: base.Task, purpose: int, number: int, num_envs: int, **se
 
 
 def make_runner(task: base.Task, restarts: int = 0) -> vector.VectorRunner:
-    """Makes environments, agent and replay; `restarts` counts how often asynchronous games were restarted."""
+    """Builds environments, agent and replay; `restarts` counts restarts of asynchronous environments."""
     protocol = task.protocol
     agent = make_agent(task)
     batch_size = -(-protocol.num_envs // 2) if protocol.asynchronous else None
@@ -159,14 +159,14 @@ class Run:
         )
 
     def resume(self) -> bool:
-        """Restores the run; False when the user asked to stop meanwhile."""
+        """Restores the run; returns False if the user asked to stop meanwhile."""
         is_repeated = not self.task.protocol.asynchronous
-        how = "its games are first played again up to the checkpoint" if is_repeated else "with new games"
+        how = "replaying its recorded actions up to the checkpoint" if is_repeated else "resumes with new episodes"
         self.context.note(f"{self.label}: {how}")
         if not self.runner.restore(self.notes["runner"], self.context.load, self.context.should_stop):
             return False
         file = best_file(self.task)
-        if file.exists():  # perhaps of an evaluation after the checkpoint; then it is what is kept
+        if file.exists():  # possibly newer than the checkpoint; it is kept all the same
             saved = checkpoint.load_facts(file)
             if self.task.fingerprint().difference(saved["fingerprint"]):
                 raise checkpoint.CheckpointError(f"checkpoint {file} was made with a different configuration")
@@ -174,10 +174,10 @@ class Run:
         return True
 
     def train(self) -> bool:
-        """Trains and evaluates to the end; False when the user asked to stop."""
+        """Trains and evaluates to the end; returns False if the user asked to stop."""
         runner, context, protocol = self.runner, self.context, self.task.protocol
         curve = context.progress.curve
-        # By evaluations, not interactions: the last one may have been interrupted.
+        # Counts evaluations rather than interactions: the last evaluation may have been interrupted.
         while len(curve) < -(-protocol.steps // protocol.eval_every):
             target = min((len(curve) + 1) * protocol.eval_every, protocol.steps)
             while runner.interactions < target and not context.should_stop():
@@ -190,7 +190,7 @@ class Run:
             with context.training():
                 jax.block_until_ready(runner.learner)
             if context.is_save_due(0.5):
-                self.save()  # evaluations may take long
+                self.save()  # an evaluation may take long
             if context.should_stop() or not self.evaluate_and_report():
                 self.save()
                 return False
@@ -200,7 +200,7 @@ class Run:
     def play(
         self, variables: types.Variables, purpose: int, num_episodes: int, **options: Any
     ) -> list[float] | None:
-        """Returns the scores of whole games; None when the user asked to stop."""
+        """Returns the scores of complete episodes, or None if the user asked to stop."""
         now, num_envs = self.runner.interactions, min(num_episodes, _EVALUATED_TOGETHER)
         key = types.fold_in_tag(jax.random.key(self.task.seeds[0]), "evaluation")
         key = jax.random.fold_in(jax.random.fold_in(key, purpose), now)
@@ -209,7 +209,7 @@ class Run:
             return self.evaluate(variables, environment, num_episodes, key, **options)
 
     def evaluate_and_report(self) -> bool:
-        """Evaluates, keeps the best parameters and reports; False when the user asked to stop."""
+        """Evaluates, keeps the best parameters and reports; returns False if the user asked to stop."""
         runner, task, context = self.runner, self.task, self.context
         self.check_loss()
         variables = runner.agent.learner.variables(runner.learner)
@@ -236,18 +236,18 @@ class Run:
         return True
 
     def check_loss(self) -> None:
-        """Ends the run when it has diverged."""
+        """Raises an error if training has diverged."""
         self.context.progress.reached = self.runner.interactions
         self.context.check_loss(0.0 if self.runner.loss_is_finite else np.nan, self.label)
 
     def save(self) -> None:
-        """Writes a checkpoint, unless that of a run that has diverged would replace a better one."""
+        """Writes a checkpoint, unless the run has diverged: the last good one is then kept."""
         self.check_loss()
         self.notes["runner"] = self.runner.facts()
         self.context.save(self.runner.tree())
 
     def finish(self) -> None:
-        """Plays the best parameters and reports the result, unless the user asks to stop."""
+        """Evaluates the best parameters and reports the result, unless the user asks to stop."""
         task, runner, context = self.task, self.runner, self.context
         variables = runner.agent.learner.variables(runner.learner)
         variables = variables._replace(params=checkpoint.load(best_file(task), variables.params))
@@ -272,10 +272,10 @@ class Run:
             try:
                 self.record(variables)
             except errors.UserError as error:
-                context.note(f"no recording of {self.label}: {error}")
+                context.note(f"could not record {self.label}: {error}")
 
     def record(self, variables: types.Variables) -> None:
-        """Writes one game in colour to a GIF."""
+        """Writes one episode in colour to a GIF."""
         task = self.task
         screen = atari.Screen(
             task.protocol.game,
@@ -297,7 +297,7 @@ class Run:
 
 
 class Atari(base.Experiment):
-    """The experiment."""
+    """The Atari experiment."""
 
     name = "atari"
     protocol_class = Protocol
@@ -330,7 +330,7 @@ class Atari(base.Experiment):
 
     def identity(self, task: base.Task) -> dict[str, Any]:
         identity = super().identity(task)
-        del identity["protocol"]["game"]  # of which a folder may hold any number
+        del identity["protocol"]["game"]  # a folder may hold any number of games
         return {**identity, "preset": task.options.preset}
 
     def num_bytes(self, task: base.Task) -> int:
@@ -342,9 +342,9 @@ class Atari(base.Experiment):
         protocol = task.protocol
         return (
             f"{task.agent} (preset {task.options.preset}): {num_bytes(task)['replay'] / 1e9:.2f} GB of replay "
-            f"each; {protocol.steps:,} interactions in {protocol.num_envs} environment(s) each, "
-            f"{protocol.eval_episodes} games every {protocol.eval_every:,}, at the end "
-            f"{protocol.final_eval_episodes} games of the best; unclipped scores, no "
+            f"per run; {protocol.steps:,} interactions in {protocol.num_envs} environment(s), "
+            f"{protocol.eval_episodes} evaluation episodes every {protocol.eval_every:,}, finally "
+            f"{protocol.final_eval_episodes} with the best parameters; unclipped scores, no "
             f"sticky actions, at most {protocol.max_frames:,} frames"
         )
 
@@ -362,7 +362,7 @@ class Atari(base.Experiment):
 
     def outcome(self, row: dict[str, Any]) -> str:
         return (
-            f"score {float(row['score']):,.1f} over {row['episodes']} games of the parameters after "
+            f"score {float(row['score']):,.1f} over {row['episodes']} episodes with the parameters after "
             f"{int(row['best_interactions']):,} of {int(row['interactions']):,} interactions "
             f"({float(row['interactions_per_second']):,.1f}/s)"
         )

@@ -1,4 +1,4 @@
-"""What an experiment is: tasks, the events they report, and the plan that is executed."""
+"""Defines experiments, their tasks, the events that tasks report, and the plan that the driver executes."""
 
 import abc
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from hyperagent_jax.experiment import run_context
     from hyperagent_jax.experiment import run_directory
 
-# Modules of this package that hold an EXPERIMENT, by the name that sweeps and tasks use.
+# Modules of this package that define an EXPERIMENT, by the name that sweeps and tasks use.
 _MODULES = {
     "deepsea": "deep_sea",
     "bsuite": "bsuite",
@@ -35,7 +35,7 @@ NAMES = tuple(_MODULES)
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """What one worker process runs from beginning to end: one or more seeds of one agent on one problem."""
+    """What one worker process runs from start to finish: one or more seeds of one agent on one problem."""
 
     experiment: str
     agent: str
@@ -43,14 +43,14 @@ class Task:
     protocol: Any  # names the problem
     seeds: tuple[int, ...]
     options: Any = None
-    columns: tuple[tuple[str, str], ...] = ()  # of results.csv that tell it from the others, without the seed
-    folder: str = ""  # the run directory; blank for a task that writes no files
+    columns: tuple[tuple[str, str], ...] = ()  # of results.csv that identify it, besides the seed
+    folder: str = ""  # the run directory; empty for a task that writes no files
     checkpoint_seconds: float = 60.0
-    is_cell: bool = False  # of a sweep: its files are named after all columns, and it keeps no maps
+    is_cell: bool = False  # part of a sweep: its files are named after all columns, and it writes no maps
 
     @property
     def name(self) -> str:
-        """A name that is unique in its plan and fit for a file."""
+        """A name that is unique within the plan and valid as a file name."""
         first, last = self.seeds[0], self.seeds[-1]
         seeds = ("seed", f"{first}") if len(self.seeds) == 1 else ("seeds", f"{first}_to_{last}")
         if not self.is_cell:
@@ -58,12 +58,12 @@ class Task:
         agent, problem, *settings = self.columns
         named = [agent, problem, seeds, *sorted(settings)]
         full = "_".join(f"{name}={value}" for name, value in named if value)
-        # Names of files are limited in length and characters; the digest tells apart what is then alike.
+        # File names are limited in length and characters; the digest keeps shortened ones distinct.
         return f"{_file_name(full[:120])}_{hashlib.sha256(full.encode()).hexdigest()[:8]}"
 
     @property
     def checkpoint(self) -> pathlib.Path:
-        """The file of its checkpoint."""
+        """The task's checkpoint file."""
         return pathlib.Path(self.folder) / "checkpoints" / f"{self.name}.npz"
 
     def columns_of(self, seed: int) -> dict[str, str]:
@@ -71,7 +71,7 @@ class Task:
         return {**dict(self.columns), "seed": str(seed)}
 
     def identity(self) -> dict[str, Any]:
-        """Returns the settings that determine what a seed gives."""
+        """Returns the settings that determine the result of a seed."""
         return {
             "experiment": self.experiment,
             "agent": self.agent,
@@ -80,7 +80,7 @@ class Task:
         }
 
     def fingerprint(self) -> fingerprint_lib.Fingerprint:
-        """Returns what a checkpoint of this task must have been made with."""
+        """Returns the settings that a checkpoint of this task must match."""
         settings = {**self.identity(), "seeds": self.seeds}
         return fingerprint_lib.make(settings, config=self.config, protocol=self.protocol)
 
@@ -90,43 +90,43 @@ def _file_name(text: str) -> str:
 
 
 class Event(NamedTuple):
-    """What a running task reports."""
+    """Something that a running task reports."""
 
     kind: str  # "progress", "curve", "result" or "note"
     task: str  # its name
     seed: int
     row: dict[str, Any] = {}  # of curve.csv or results.csv
     reached: int = 0  # interactions or episodes so far
-    text: str = ""  # to show
+    text: str = ""  # shown to the user
 
 
 @dataclasses.dataclass(frozen=True)
 class NoOptions:
-    """The options of an experiment that has none."""
+    """Options of an experiment without any."""
 
 
 def default_group_size(num_seeds: int) -> int:
-    """How many seeds run together: one on a CPU, an even share for each device on accelerators."""
+    """Returns how many seeds run as one group: one on a CPU, an even share per device on accelerators."""
     return 1 if jax.default_backend() == "cpu" else -(-num_seeds // jax.local_device_count())
 
 
 class Experiment(abc.ABC):
-    """What is an experiment's own; the driver does the rest.
+    """The parts that are specific to an experiment; the driver does the rest.
 
     Attributes:
-        name: its name in sweeps and in config.json; experiments/run_<name>.py runs it.
-        protocol_class: dataclass of how a run is made and measured; its fields are flags and grid keys.
-        options_class: dataclass of settings that do not change what a seed gives.
-        problem: the field of the protocol that names what is solved.
-        key_fields: columns of results.csv that tell its rows apart.
+        name: name in sweeps and in config.json; experiments/run_<name>.py runs it.
+        protocol_class: dataclass of how a run is trained and evaluated; its fields are flags and grid keys.
+        options_class: dataclass of settings that do not change the result of a seed.
+        problem: field of the protocol that names the problem to solve.
+        key_fields: columns of results.csv that identify a row.
         result_fields: columns of results.csv.
-        curve_fields: columns of curve.csv; empty if there is none, and then there is no picture either.
-        sweeps_curves: whether sweeps write curve.csv too; for experiments with few evaluations in a run.
-        evaluates_together: whether all episodes of an evaluation are in memory at once.
-        score: the column of results.csv that sweeps average over the runs that have one.
-        scored: what sweeps call those runs.
-        label: what summaries call a row; a format of its columns.
-        unit: what progress counts.
+        curve_fields: columns of curve.csv; if empty, neither curve.csv nor a picture is written.
+        sweeps_curves: whether sweeps write curve.csv too; for experiments with few evaluations per run.
+        evaluates_together: whether all episodes of an evaluation are in memory simultaneously.
+        score: column of results.csv that sweeps average over the runs that have a value.
+        scored: heading of the number of those runs in the table of a sweep.
+        label: name of a row in summaries; a format string of its columns.
+        unit: unit of progress.
         logdir: default folder of results within logs/.
         checkpoint_seconds: default time between checkpoints.
     """
@@ -148,31 +148,31 @@ class Experiment(abc.ABC):
     checkpoint_seconds: float = 60.0
 
     def configs(self, options: Any = None) -> dict[str, Any]:
-        """Returns what makes the configs of the agents it takes, by name."""
+        """Returns the config classes of the supported agents, by name."""
         return agents.CONFIGS
 
     def problems(self, value: Any) -> Sequence[Any]:
-        """Returns the problems that a value of the flag `--problem` stands for."""
+        """Returns the problems that a value of the problem's flag stands for."""
         return [value]
 
     def resolve(self, protocol: Any) -> Any:
-        """Returns the protocol with the defaults that depend on its other settings."""
+        """Returns the protocol with defaults filled in that depend on its other settings."""
         return protocol
 
     @abc.abstractmethod
     def length(self, protocol: Any) -> int:
-        """Returns the units of progress of a run, at most."""
+        """Returns the largest possible progress of a run, in its unit."""
 
     def capped(self, config: Any, protocol: Any) -> Any:
-        """Returns the config as it will run: a replay longer than the whole run is cut to it."""
+        """Returns the config as it will run, with the replay capacity limited to the length of the run."""
         return config_lib.cap_replay(config, self.length(protocol))
 
     def group_size(self, options: Any, num_seeds: int) -> int:
-        """Returns how many of a problem's seeds run together."""
+        """Returns how many seeds of a problem run as one group."""
         return 1
 
     def program(self, task: Task) -> Any:
-        """Returns what tasks share that one worker had best run, because it has their program compiled."""
+        """Returns a key shared by tasks with the same compiled program, which one worker had better run."""
         return task.columns
 
     def identity(self, task: Task) -> dict[str, Any]:
@@ -181,10 +181,10 @@ class Experiment(abc.ABC):
 
     @abc.abstractmethod
     def num_bytes(self, task: Task) -> int:
-        """Returns the memory of a task's state, before any is allocated; refuses settings that cannot run."""
+        """Returns the memory of a task's state without allocating it; rejects settings that cannot run."""
 
     def working_bytes(self, task: Task) -> int:
-        """Returns the least memory that a step needs besides: activations of a batch, indices, evaluations."""
+        """Returns a lower bound on a step's temporary memory: activations of a batch, indices, evaluations."""
         config = task.config
         widest = max(getattr(config, "hidden_sizes", ()), default=1)
         num_indices = getattr(config, "num_indices", 1) if getattr(config, "loss", "") == "sampled" else 1
@@ -199,28 +199,28 @@ class Experiment(abc.ABC):
 
     @abc.abstractmethod
     def run(self, task: Task, context: "run_context.RunContext") -> None:
-        """Runs a task to its end, from its checkpoint if there is one."""
+        """Runs a task to completion, from its checkpoint if there is one."""
 
     def is_done(self, row: dict[str, str], directory: "run_directory.RunDirectory") -> bool:
-        """Returns whether a row of an earlier run need not be run again."""
+        """Returns whether an existing row is complete, so that it need not be run again."""
         return not row.get("error")
 
     @abc.abstractmethod
     def outcome(self, row: dict[str, Any]) -> str:
-        """Describes a row of results.csv without an error."""
+        """Describes a row of results.csv that has no error."""
 
     def summary(self, row: dict[str, Any], shown: Sequence[str] = ()) -> str:
-        """Describes any row of results.csv in one line; `shown` names further columns to show."""
+        """Describes any row of results.csv in one line; `shown` names additional columns to show."""
         named = "".join(f" {name}={row[name]}" for name in shown if row[name] != "")
         outcome = f"ERROR {row['error']}" if row.get("error") else self.outcome(row)
         return f"{self.label.format(**row)}{named}: {outcome}"
 
     def conclusion(self, rows: Sequence[dict[str, str]], num_runs: int) -> str:
-        """Describes all rows in one line, apart from how many have an error."""
+        """Describes all rows in one line, leaving out the number of errors."""
         return f"{sum(not row['error'] for row in rows)} of {num_runs} runs finished"
 
     def cell_summary(self, rows: Sequence[dict[str, str]]) -> dict[str, str]:
-        """Returns the columns of the table that a sweep prints, about the rows of one cell."""
+        """Returns the columns for one cell in the table that a sweep prints."""
         scores = [float(row[self.score]) for row in rows if row[self.score] != ""]
         average = results.ratio(sum(scores), len(scores))
         return {self.scored: f"{len(scores)} of {len(rows)}", self.score: str(average)}
@@ -228,10 +228,10 @@ class Experiment(abc.ABC):
     def draw(  # noqa: B027  (without curves there is nothing to draw)
         self, path: pathlib.Path, directory: "run_directory.RunDirectory", task: Task
     ) -> None:
-        """Draws the rows of curve.csv."""
+        """Plots the rows of curve.csv."""
 
     def command(self, task: Task, seed: int) -> str:
-        """Returns the command that gives a seed's row by itself: its columns and all that is not the default."""
+        """Returns the command that reproduces a seed's row alone: its columns and all non-default settings."""
         problem = getattr(task.protocol, self.problem)
         first = {"agent": task.agent, self.problem: str(problem), "seed": str(seed)}
         settings = {**first, **dict(task.columns)}
@@ -257,21 +257,21 @@ def get(name: str) -> Experiment:
 
 
 class Plan(NamedTuple):
-    """Everything there is to run into one directory."""
+    """All runs of one run directory."""
 
     experiment: Experiment
     tasks: tuple[Task, ...]  # with one seed each
     logdir: str
-    fingerprint: fingerprint_lib.Fingerprint  # what the rows have in common
-    key_fields: tuple[str, ...]  # columns of results.csv that tell rows apart
-    shown: tuple[str, ...] = ()  # columns that summaries name besides agent, problem and seed
-    notes: dict[str, Any] = {}  # further entries of config.json
-    header: str = ""  # what is run; by default what the largest task says of itself
+    fingerprint: fingerprint_lib.Fingerprint  # settings that all rows share
+    key_fields: tuple[str, ...]  # columns of results.csv that identify a row
+    shown: tuple[str, ...] = ()  # columns that summaries show besides agent, problem and seed
+    notes: dict[str, Any] = {}  # additional entries of config.json
+    header: str = ""  # describes the plan; by default the header of the largest task
     remark: str = ""  # a line after the header
 
     @property
     def is_sweep(self) -> bool:
-        """Whether tasks are cells of a sweep: progress counts runs, and settings that cannot run are rows."""
+        """Whether tasks are cells of a sweep: progress counts runs, and settings that cannot run become rows."""
         return self.tasks[0].is_cell
 
     @property
@@ -285,7 +285,7 @@ class Plan(NamedTuple):
 
     @property
     def curve_fields(self) -> tuple[str, ...]:
-        """Columns of curve.csv; empty if it is not written."""
+        """Columns of curve.csv; empty if none is written."""
         fields = self.experiment.curve_fields
         if not self.is_sweep:
             return fields
@@ -295,19 +295,19 @@ class Plan(NamedTuple):
 
     @property
     def records_failures(self) -> bool:
-        """Whether a failed run is a row; if not, the first failure ends the others."""
+        """Whether a failed run becomes a row; if not, the first failure ends all runs."""
         fields = self.experiment.result_fields
         return self.is_sweep or "status" in fields or ("error" in fields and len(self.tasks) > 1)
 
     def cells(self) -> list[list[Task]]:
-        """Returns the tasks that differ in nothing but the seed, together."""
+        """Returns the tasks grouped by cell: those of a cell differ only in the seed."""
         cells: dict[Any, list[Task]] = {}
         for task in self.tasks:
             cells.setdefault(task.columns, []).append(task)
         return list(cells.values())
 
     def key(self, row: dict[str, Any], missing: str | None = None) -> tuple[str, ...]:
-        """Returns what tells a row of results.csv from the others; `missing` stands for columns it lacks."""
+        """Returns the key of a row of results.csv; `missing` stands for columns that it lacks."""
         if missing is not None:
             return tuple(str(row.get(name, missing)) for name in self.key_fields)
         return tuple(str(row[name]) for name in self.key_fields)

@@ -1,4 +1,4 @@
-"""bsuite's protocol: an id's number of episodes in its environment, logged by bsuite itself."""
+"""bsuite's protocol: the number of episodes that an id prescribes, logged by bsuite itself."""
 
 import collections
 from collections.abc import Sequence
@@ -23,20 +23,20 @@ from hyperagent_jax.experiment import run_context
 from hyperagent_jax.experiment import run_directory
 from hyperagent_jax.runners import loop as loop_lib
 
-# Steps between two looks at the clock.
+# Steps between checks of the clock.
 _CHUNK = 200
-# Rows with this status need not be run again.
+# Rows with these statuses need not be run again.
 _DONE = (results.FINISHED, results.PARTIAL)
 
 
 @dataclasses.dataclass(frozen=True)
 class Protocol:
-    """What is run of bsuite.
+    """Which bsuite ids to run, and for how long.
 
     Attributes:
         bsuite_id: an id such as deep_sea/0, an experiment such as deep_sea, TESTING (the first id of every
-            experiment but those with added noise or scale), SWEEP (all), or a comma-separated list of these.
-        max_episodes: fewer episodes than bsuite's, for a quick look; results are marked as partial. None for all.
+            experiment except the noise and scale variants), SWEEP (all), or a comma-separated list of these.
+        max_episodes: stop after this many episodes and mark the result as partial; None for bsuite's own number.
     """
 
     bsuite_id: str = "deep_sea/0"
@@ -52,9 +52,9 @@ def _make_program(name: str, config: Any, spec: types.EnvironmentSpec) -> loop_l
 
 
 def make_program(task: base.Task) -> loop_lib.Program:
-    """What to run in a task's environment; ids with the same specification share it.
+    """Builds the program of a task; ids with the same specification share it.
 
-    The replay is no longer than the longest possible run.
+    The replay capacity is limited to the longest possible run.
     """
     problem = bsuite_adapter.problem(task.protocol.bsuite_id)
     config = config_lib.cap_replay(task.config, problem.num_episodes * problem.longest_episode)
@@ -62,7 +62,7 @@ def make_program(task: base.Task) -> loop_lib.Program:
 
 
 class Bsuite(base.Experiment):
-    """The experiment. bsuite's own logging writes one csv file per id to <logdir>/csv."""
+    """The bsuite experiment. bsuite's own logging writes one csv file per id to <logdir>/csv."""
 
     name = "bsuite"
     protocol_class = Protocol
@@ -85,7 +85,7 @@ class Bsuite(base.Experiment):
 
     def identity(self, task: base.Task) -> dict[str, Any]:
         identity = super().identity(task)
-        del identity["protocol"]  # which names the id, of which a folder may hold any number
+        del identity["protocol"]  # it names the id, and a folder may hold any number of ids
         return {**identity, "seed": task.seeds[0], "max_episodes": task.protocol.max_episodes}
 
     def length(self, protocol: Protocol) -> int:
@@ -96,7 +96,7 @@ class Bsuite(base.Experiment):
         return config  # `make_program` does it, so that ids of one folder share their config
 
     def num_bytes(self, task: base.Task) -> int:
-        """Returns 0 if the task's data is not here."""
+        """Returns 0 if the data that the task needs is not installed."""
         try:
             return loop_lib.num_bytes(make_program(task))
         except bsuite_adapter.MissingDataError:
@@ -113,7 +113,7 @@ class Bsuite(base.Experiment):
             context.add_result(seed, {"status": results.SKIPPED, "reason": str(error)})
             return
         program = make_program(task)
-        # A resumed task repeats its actions, so bsuite's log has the rows of an unbroken run.
+        # A resumed task repeats its actions, so bsuite's log equals that of an uninterrupted run.
         csv_folder = pathlib.Path(task.folder) / "csv" / (task.name if task.is_cell else "")
         make_environment = functools.partial(bsuite_adapter.make, bsuite_id, seed, csv_folder)
         loop = loop_lib.Loop(program, make_environment, jax.random.key(np.uint32(seed)), problem.observe)
@@ -130,7 +130,7 @@ class Bsuite(base.Experiment):
             seconds, steps = context.progress.train_seconds, loop.agent.steps
             with context.training():
                 metrics = loop.run(_CHUNK, target)
-            if has_learned:  # what comes before has compiled the program
+            if has_learned:  # everything before includes compilation
                 notes["timed_seconds"] += context.progress.train_seconds - seconds
                 notes["timed_steps"] += loop.agent.steps - steps
             has_learned |= bool(metrics.updates > 0)
@@ -154,17 +154,17 @@ class Bsuite(base.Experiment):
         context.add_result(seed, row)
 
     def is_done(self, row: dict[str, str], directory: run_directory.RunDirectory) -> bool:
-        """Whether an id need not be run again; its log must be there, and whole."""
+        """Returns whether an id is complete, which requires its complete log."""
         if row.get("error") or row["status"] not in _DONE:
             return False
-        if "error" in row:  # of a sweep, whose logs have folders of their own
+        if "error" in row:  # a row of a sweep, which keeps its logs in separate folders
             return True
         file = bsuite_adapter.csv_file(row["bsuite_id"], directory.path / "csv")
         if not file.exists():
-            print(f"the log of {row['bsuite_id']} is gone: it is run again")
+            print(f"the log of {row['bsuite_id']} is missing: running it again")
             return False
         if logs.last_episode(file, row["bsuite_id"]) != bsuite_adapter.last_logged(int(row["episodes"])):
-            raise errors.UserError(f"{file} is cut short: delete it and run {row['bsuite_id']} again")
+            raise errors.UserError(f"{file} is incomplete: delete it and run {row['bsuite_id']} again")
         return True
 
     def outcome(self, row: dict[str, Any]) -> str:

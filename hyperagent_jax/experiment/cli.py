@@ -1,4 +1,4 @@
-"""Flags that all scripts share, and the way a script starts and ends."""
+"""Flags shared by all scripts, and how a script starts and exits."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 import os
@@ -14,68 +14,70 @@ import jax
 from hyperagent_jax import errors
 from hyperagent_jax.experiment import launching
 
-# Modules of this package with a function `run_tasks`, by the names of launchers.
+# Modules of this package with a function `run_tasks`, by launcher name.
 LAUNCHERS = {"local": "workers", "devices": "on_devices", "ray": "on_ray", "slurm": "on_slurm"}
 
 
 def define_run_flags(checkpoint_seconds: float = 60.0) -> None:
     """Defines the flags of scripts whose runs can be resumed and spread over processes."""
     flags.DEFINE_bool("resume", False, "Continue the run in --logdir from its checkpoints.")
-    flags.DEFINE_bool("overwrite", False, "Delete the run in --logdir first.")
+    flags.DEFINE_bool("overwrite", False, "Delete the existing run in --logdir first.")
     flags.DEFINE_integer(
         "num_workers",
         None,
-        "Processes, or devices; default: one per core on CPU, all accelerators of this machine from one process.",
+        "Number of processes, or devices; default: one process per core on CPU, all local accelerators otherwise.",
         lower_bound=1,
     )
-    flags.DEFINE_float("checkpoint_seconds", checkpoint_seconds, "Time between checkpoints.", lower_bound=0.0)
+    flags.DEFINE_float("checkpoint_seconds", checkpoint_seconds, "Seconds between checkpoints.", lower_bound=0.0)
     flags.DEFINE_integer(
-        "retries", 3, "How often a run whose process was killed continues from its checkpoint.", lower_bound=0
+        "retries", 3, "How often to restart a run from its checkpoint if its process was killed.", lower_bound=0
     )
     flags.DEFINE_bool("progress", True, "Show a progress bar.")
     flags.DEFINE_enum(
         "launcher",
         "local",
         list(LAUNCHERS),
-        "Where runs are made: processes here, the devices of this process (of itself if these are several "
-        "accelerators), Ray, or jobs of Slurm.",
+        "Where to run: local processes, the devices of this process (the default with several accelerators), "
+        "Ray, or Slurm jobs.",
     )
     flags.DEFINE_integer(
-        "tasks_per_job", None, "Runs that a job of Ray or Slurm makes one after the other.", lower_bound=1
+        "tasks_per_job", None, "Runs that a Ray or Slurm job executes one after the other.", lower_bound=1
     )
-    flags.DEFINE_float("cpus_per_task", 1.0, "Cores of a job of Ray or Slurm.", lower_bound=0.0)
+    flags.DEFINE_float("cpus_per_task", 1.0, "Cores per Ray or Slurm job.", lower_bound=0.0)
     flags.DEFINE_float(
-        "gpus_per_task", 0.0, "GPUs of a job; on Ray a fraction lets several jobs share one.", lower_bound=0.0
+        "gpus_per_task", 0.0, "GPUs per job; on Ray, a fraction lets several jobs share one.", lower_bound=0.0
     )
-    flags.DEFINE_string("ray_address", None, "Ray cluster, such as auto or host:6379; default: start one here.")
-    flags.DEFINE_string("slurm_cluster", "slurm", "slurm, or local for jobs on this machine, to try things out.")
-    flags.DEFINE_integer("slurm_minutes", 240, "Time limit of a job; it continues in another.", lower_bound=1)
-    flags.DEFINE_string("slurm_partition", None, "Partition of Slurm; default: the cluster's.")
-    flags.DEFINE_list("slurm_options", [], "Further settings of sbatch, such as account=x,qos=low,mem=8GB.")
+    flags.DEFINE_string("ray_address", None, "Ray cluster, such as auto or host:6379; default: start one locally.")
+    flags.DEFINE_string("slurm_cluster", "slurm", "slurm, or local to try out jobs on this machine.")
+    flags.DEFINE_integer(
+        "slurm_minutes", 240, "Time limit of a job, which then continues in a new one.", lower_bound=1
+    )
+    flags.DEFINE_string("slurm_partition", None, "Slurm partition; default: the cluster's.")
+    flags.DEFINE_list("slurm_options", [], "Additional sbatch settings, such as account=x,qos=low,mem=8GB.")
 
 
 def launcher() -> str:
-    """The name of the launcher to use: several accelerators here are used from one process."""
+    """Returns the name of the launcher; one process serves all local accelerators."""
     is_local = flags.FLAGS.launcher == "local"
     has_several = is_local and jax.default_backend() != "cpu" and jax.local_device_count() > 1
     return "devices" if has_several else flags.FLAGS.launcher
 
 
 def num_workers() -> int:
-    """The number of processes, or of devices, to use."""
+    """Returns the number of processes, or of devices, to use."""
     if launcher() == "devices":
         return min(flags.FLAGS.num_workers or jax.local_device_count(), jax.local_device_count())
     return flags.FLAGS.num_workers or (num_cores() if jax.default_backend() == "cpu" else 1)
 
 
 def cluster_settings(folder: str) -> launching.ClusterSettings:
-    """What the flags ask a cluster for."""
+    """Returns the cluster settings that the flags give."""
     values = flags.FLAGS
     options = dict(partition=values.slurm_partition) if values.slurm_partition else {}
     for option in values.slurm_options:
         name, is_pair, value = option.partition("=")
         if not is_pair or not name:
-            raise errors.UserError(f"--slurm_options={option} is not of the form name=value")
+            raise errors.UserError(f"--slurm_options={option} must have the form name=value")
         options[name.strip().replace("-", "_").removeprefix("slurm_")] = value
     root = str(pathlib.Path(__file__).resolve().parents[2])
     return launching.ClusterSettings(
@@ -88,7 +90,7 @@ def cluster_settings(folder: str) -> launching.ClusterSettings:
         minutes=values.slurm_minutes,
         options=options,
         environment={
-            # As `experiments/common.py` has it; a clone's tasks run that clone, installed or not.
+            # As in `experiments/common.py`; the tasks of a clone run that clone, installed or not.
             **{name: os.environ[name] for name in ("NPROC", "TF_CPP_MIN_LOG_LEVEL") if name in os.environ},
             "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")])),
         },
@@ -96,24 +98,24 @@ def cluster_settings(folder: str) -> launching.ClusterSettings:
 
 
 def require_backend() -> None:
-    """Refuses in one line if jax does not have the devices that it was told to use."""
+    """Raises a one-line error if jax cannot use the devices that it was told to use."""
     try:
         jax.default_backend()
     except RuntimeError as error:
         asked = os.environ.get("JAX_PLATFORMS", "")
         raise errors.UserError(
             f"jax cannot use JAX_PLATFORMS={asked!r} here ({launching.describe(error)}): unset it, or install "
-            "the jax of that device"
+            "jax for that platform"
         ) from error
 
 
 def num_cores() -> int:
-    """Number of cores this process may use; where a system does not tell, all there are."""
+    """Returns the number of cores this process may use; all cores if the system does not say."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def use_compilation_cache() -> None:
-    """Keeps compiled programs on disk, so that a second start compiles next to nothing."""
+    """Keeps compiled programs on disk, so that a second start compiles almost nothing."""
     cache = os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache"
     folder = pathlib.Path(cache) / "hyperagent_jax"
     if jax.config.values["jax_compilation_cache_dir"] is None:
@@ -122,7 +124,7 @@ def use_compilation_cache() -> None:
 
 
 def print_table(rows: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Prints rows as a table in Markdown, each as soon as it is there, and yields them."""
+    """Prints rows as a Markdown table, each as soon as it is available, and yields them."""
     for i, row in enumerate(rows):
         if i == 0:
             print("| " + " | ".join(row) + " |\n" + "|---" * len(row) + "|")
@@ -131,14 +133,14 @@ def print_table(rows: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 
 
 def say_no_picture() -> None:
-    """Says why there is no picture."""
+    """Explains why no picture was drawn."""
     print("no picture: matplotlib is not installed (pip install 'hyperagent_jax[sweep]')")
 
 
 def run(main: Callable[..., int | None], commands: Sequence[str] = ()) -> None:
-    """Parses flags and runs `main`, with the one of `commands` that is given if there are any.
+    """Parses flags and runs `main`, passing it the chosen one of `commands` if there are any.
 
-    A UserError or bad flag ends in one line and exit code 2.
+    A UserError or a bad flag prints one line and exits with code 2.
     """
 
     def guarded(argv: list[str]) -> int | None:
@@ -153,7 +155,7 @@ def run(main: Callable[..., int | None], commands: Sequence[str] = ()) -> None:
             return main(*given)
         except errors.UserError as error:
             fail(str(error))
-        except KeyboardInterrupt:  # before there was anything to save
+        except KeyboardInterrupt:  # nothing to save yet
             return 130
 
     def parse(argv: list[str]) -> list[str]:
@@ -168,6 +170,6 @@ def run(main: Callable[..., int | None], commands: Sequence[str] = ()) -> None:
 
 
 def fail(message: str) -> NoReturn:
-    """Ends the program with one line on standard error."""
+    """Exits with one line on standard error."""
     print(f"error: {message}", file=sys.stderr)
     sys.exit(2)

@@ -1,4 +1,4 @@
-"""The paper's DeepSea protocol: train, evaluate every so often, stop when the optimum is reached."""
+"""The paper's DeepSea protocol: train, evaluate periodically, stop when the optimum is reached."""
 
 from collections.abc import Callable, Sequence
 import dataclasses
@@ -31,7 +31,7 @@ from hyperagent_jax.runners import loop
 from hyperagent_jax.runners import scan
 
 RUNNERS = ("scan", "loop")
-# The optimal return is a sum of 32-bit numbers.
+# The optimal return is a sum of float32 numbers.
 RETURN_TOLERANCE = 1e-6
 # Number of indices that the value and uncertainty maps average over.
 _MAP_INDICES = 64
@@ -39,19 +39,19 @@ _MAP_INDICES = 64
 
 @dataclasses.dataclass(frozen=True)
 class Protocol:
-    """How a DeepSea run is measured.
+    """How a DeepSea run is trained and evaluated.
 
     Attributes:
         size: N of the N x N grid.
-        stochastic: bsuite's stochastic variant: right fails with probability 1/N, rewards are noisy.
+        stochastic: bsuite's stochastic variant: moving right fails with probability 1/N, and rewards are noisy.
         mapping_seed: seed of the action mapping (bsuite: 42), or None for the run's own seed (the paper).
-        max_episodes: a run that is not solved by then has failed.
+        max_episodes: a run that has not solved the problem by then has failed.
         eval_every: interactions between evaluations.
-        eval_episodes: episodes per evaluation; their rewards have no noise.
+        eval_episodes: episodes per evaluation; their rewards are noiseless.
         solved_return: average evaluation return that counts as solved; None for the optimum, 0.99, or 80% of the
             optimum when stochastic.
-        eval_policy: how evaluations choose actions: as the agent acts, by a "sample" of the index; by the "mean"
-            over the index; or as the "majority" of 32 indices would.
+        eval_policy: how evaluations choose actions: with a "sample" of the index, as the agent acts; by the "mean"
+            over the index; or by the "majority" of 32 sampled indices.
     """
 
     size: int = 20
@@ -74,7 +74,7 @@ class Protocol:
             raise ValueError(f"mapping_seed must be between 0 and {2**32 - 1}, got {self.mapping_seed}")
 
     def mapping_seed_of(self, seed: int) -> int:
-        """Seed of the action mapping of a seed's environment."""
+        """Returns the seed of the action mapping for a run's seed."""
         return seed if self.mapping_seed is None else self.mapping_seed
 
 
@@ -83,8 +83,8 @@ class Options:
     """How a run is computed.
 
     Attributes:
-        runner: "scan" runs everything on device, "loop" steps bsuite's own Python DeepSea, to check one against
-            the other.
+        runner: "scan" runs everything on device; "loop" steps bsuite's own Python DeepSea, to check the scan
+            runner against it.
         seeds_per_group: seeds vmapped together; None for 1 on CPU and an even share per device on accelerators.
     """
 
@@ -96,11 +96,11 @@ class Options:
             raise ValueError(f"runner must be one of {', '.join(RUNNERS)}, got {self.runner!r}")
         checks.positive(self, "seeds_per_group")
         if self.runner == "loop" and (self.seeds_per_group or 1) > 1:
-            raise ValueError("runner=loop steps one seed at a time: use seeds_per_group=1")
+            raise ValueError("runner=loop steps one seed at a time: set seeds_per_group=1")
 
 
 class ScanProgram:
-    """Seeds that train and evaluate on device, vmapped."""
+    """A group of seeds, vmapped, that trains and evaluates on device."""
 
     def __init__(self, task: base.Task):
         protocol = task.protocol
@@ -112,7 +112,7 @@ class ScanProgram:
         self.states = init(seeds, np.stack(mappings))
 
     def advance(self, start: int, num_steps: int) -> tuple[core_lib.Metrics, jax.Array, jax.Array]:
-        """Trains for some steps, then evaluates: (Metrics, average returns, episodes so far), [seeds] each."""
+        """Trains for some steps, then evaluates; returns (Metrics, average returns, episodes), [seeds] each."""
         self.states, metrics, returns = self._advance(self.states, np.int32(start), np.int32(num_steps))
         return metrics, returns, self.states.episodes
 
@@ -130,7 +130,7 @@ class ScanProgram:
 
 
 class LoopProgram:
-    """One seed on bsuite's own Python DeepSea, stepped from Python; the same interface."""
+    """One seed on bsuite's own Python DeepSea, stepped from Python; same interface as `ScanProgram`."""
 
     def __init__(self, task: base.Task):
         protocol, (seed,) = task.protocol, task.seeds
@@ -149,7 +149,7 @@ class LoopProgram:
         make_loop = functools.partial(
             loop.Loop, program, make_environment, jax.random.key(seed), bsuite_adapter.cell
         )
-        warm_up = make_loop()  # compiles everything, acting at random and learning
+        warm_up = make_loop()  # compiles everything: random acting and learning
         warm_up.run(task.config.min_replay + 2)
         self._evaluate(self._with_cells(warm_up), 0)
         self.loop = make_loop()
@@ -159,7 +159,7 @@ class LoopProgram:
         return jax.tree.map(lambda x: jnp.asarray(x)[None], state)
 
     def advance(self, start: int, num_steps: int) -> tuple[core_lib.Metrics, jax.Array, np.ndarray]:
-        """As `ScanProgram.advance`."""
+        """See `ScanProgram.advance`."""
         metrics = jax.tree.map(lambda x: x[None], self.loop.run(num_steps))
         returns = self._evaluate(self._with_cells(self.loop), start + num_steps)
         return metrics, returns, np.array([self.loop.episodes])
@@ -178,15 +178,15 @@ class LoopProgram:
 
 
 def make_program(task: base.Task) -> ScanProgram | LoopProgram:
-    """Compiles a task."""
+    """Compiles the program of a task."""
     return LoopProgram(task) if task.options and task.options.runner == "loop" else ScanProgram(task)
 
 
 def _make_evaluate_all(protocol: Protocol, agent: agents.Agent) -> Callable[[Any, Any], jax.Array]:
-    """Makes a function of (states, steps) to the average evaluation return of every seed.
+    """Builds a function that maps (states, steps) to the average evaluation return of every seed.
 
-    Noise on the rewards, of which the stochastic variant has a lot, is left out: it has mean zero, and a policy
-    worth nothing must not pass for a good one by luck.
+    Evaluations leave out the reward noise of the stochastic variant: it is large and has mean zero, so a worthless
+    policy could look good by luck.
     """
     environment = deep_sea.make_deep_sea(protocol.size, deterministic=not protocol.stochastic, noisy_rewards=False)
     evaluator = evaluate.make_evaluator(
@@ -206,10 +206,10 @@ def _make_evaluate_all(protocol: Protocol, agent: agents.Agent) -> Callable[[Any
 
 @functools.lru_cache(maxsize=32)
 def make(agent: str, config: Any, protocol: Protocol) -> tuple[agents.Agent, Callable, Callable]:
-    """Makes an agent; refuses settings that the runner does not have.
+    """Builds an agent; rejects settings that the runner does not support.
 
     Returns:
-        The agent, and the functions init(seeds, mappings) and advance(states, start, num_steps), not yet compiled.
+        The agent, and the uncompiled functions init(seeds, mappings) and advance(states, start, num_steps).
     """
     environment = deep_sea.make_deep_sea(protocol.size, deterministic=not protocol.stochastic)
     made = agents.make_agent(agent, config, environment.spec)
@@ -227,7 +227,7 @@ def make(agent: str, config: Any, protocol: Protocol) -> tuple[agents.Agent, Cal
 
 
 def state_shapes(agent: str, config: Any, protocol: Protocol, num_seeds: int) -> core_lib.SeedState:
-    """Returns the shapes of the states of some seeds."""
+    """Returns the shapes of the states of `num_seeds` seeds."""
     _, init, _ = make(agent, config, protocol)
     seeds = jax.ShapeDtypeStruct((num_seeds,), jnp.uint32)
     return jax.eval_shape(init, seeds, jax.ShapeDtypeStruct((num_seeds, protocol.size, protocol.size), jnp.int32))
@@ -237,7 +237,7 @@ def state_shapes(agent: str, config: Any, protocol: Protocol, num_seeds: int) ->
 def compile_scan(
     agent: str, config: Any, protocol: Protocol, num_seeds: int, device: Any = None
 ) -> tuple[agents.Agent, Any, Any]:
-    """Compiles the scan runner; one program serves all groups of as many seeds on the default `device`."""
+    """Compiles the scan runner; one program serves all groups with the same number of seeds on a device."""
     made, init, advance = make(agent, config, protocol)
     states, counter = state_shapes(agent, config, protocol, num_seeds), jax.ShapeDtypeStruct((), jnp.int32)
     with jax.default_device(device):
@@ -246,7 +246,7 @@ def compile_scan(
 
 
 def value_maps(agent: agents.Agent, state: core_lib.SeedState, size: int) -> dict[str, np.ndarray]:
-    """The greedy value of every cell, its mean and standard deviation over indices; [size, size] each."""
+    """Returns mean and standard deviation over indices of every cell's greedy value, [size, size] each."""
     variables = agent.learner.variables(state.learner)
     indices = agent.network.index.sample(types.fold_in_tag(state.key, "maps"), (_MAP_INDICES,))
 
@@ -255,7 +255,7 @@ def value_maps(agent: agents.Agent, state: core_lib.SeedState, size: int) -> dic
         def at(cell: jax.Array) -> tuple[jax.Array, jax.Array]:
             belief = agent.network.belief(variables, cell)
             q = sampled = jax.vmap(agent.network.value, (None, None, 0))(variables.params, belief, indices)
-            if agent.network.is_linear:  # what it acts on may not depend on the index; what it knows does
+            if agent.network.is_linear:  # the agent may act on other values; the beliefs depend on the index
                 sampled = jax.vmap(epistemic.evaluate_coefficients, (None, 0))(belief, indices)
             return jnp.mean(jnp.max(q, axis=-1)), jnp.std(jnp.max(sampled, axis=-1))
 
@@ -270,7 +270,7 @@ def _maps_file(folder: str, seed: int) -> pathlib.Path:
 
 
 class DeepSea(base.Experiment):
-    """The experiment."""
+    """The DeepSea experiment."""
 
     name = "deepsea"
     protocol_class = Protocol
@@ -286,7 +286,7 @@ class DeepSea(base.Experiment):
     curve_fields = ("seed", "interactions", "episodes", "train_return", "eval_return", "loss")
 
     def resolve(self, protocol: Protocol) -> Protocol:
-        """Returns the protocol with the return that counts as solved."""
+        """Returns the protocol with `solved_return` filled in."""
         if protocol.solved_return is not None:
             return protocol
         optimum = deep_sea.optimal_return(protocol.size, deterministic=not protocol.stochastic)
@@ -295,7 +295,7 @@ class DeepSea(base.Experiment):
 
     def configs(self, options: Any = None) -> dict[str, Any]:
         configs = super().configs(options)
-        # Returns are between -0.01 and 1: atoms in +-10 would be 0.4 apart, 800 steps at size 20.
+        # Returns are in [-0.01, 1]; atoms in +-10 would be 0.4 apart, the cost of 800 steps at size 20.
         distributional = {name: configs[name].with_overrides(v_max=1.0) for name in ("rainbow", "der", "bbf")}
         return {**configs, **distributional}
 
@@ -315,7 +315,7 @@ class DeepSea(base.Experiment):
         protocol = task.protocol
         agent, *_ = make(task.agent, task.config, protocol)
         replay = core_lib.num_bytes(state_shapes(task.agent, task.config, protocol, 1).replay)
-        hint = "; this is the paper's agent, and --agent=hyperagent_optimistic is recommended"
+        hint = "; this is the paper's agent, --agent=hyperagent_optimistic is the recommended one"
         return (
             f"{task.agent} on DeepSea {protocol.size}: {agents.count_params(agent):,} parameters, "
             f"{self.num_bytes(task) / 1e6:.1f} MB per seed, of which the replay {replay / 1e6:.1f} MB; "
@@ -409,7 +409,7 @@ class DeepSea(base.Experiment):
                     npz.check_size(arrays, name)
                 maps = {**arrays, "seed": seed}
         except npz.UNREADABLE:
-            maps = None  # deleted or cut short
+            maps = None  # deleted or incomplete
         kind = "Stochastic DeepSea" if task.protocol.stochastic else "DeepSea"
         title = f"{task.agent} on {kind} {task.protocol.size} x {task.protocol.size}"
         plots.single_run(path, title, directory.rows("curve"), maps, task.protocol.solved_return)

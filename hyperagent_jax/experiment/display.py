@@ -1,4 +1,4 @@
-"""What a user sees of tasks while they run: progress, rows and remarks."""
+"""Shows a user the progress of running tasks, their results and their messages."""
 
 from collections.abc import Mapping, Sequence
 import sys
@@ -10,12 +10,12 @@ from hyperagent_jax import results
 from hyperagent_jax.experiment import base
 from hyperagent_jax.experiment import tables as tables_lib
 
-# Without a progress bar, a line says this often how far a run has come.
+# Without a progress bar, print a line of progress this often.
 _SAY_SECONDS = 60.0
 
 
 class Display:
-    """Shows progress and has rows written as they are reported."""
+    """Shows progress, and writes rows as they are reported."""
 
     def __init__(
         self,
@@ -25,7 +25,7 @@ class Display:
         reached: Mapping[tables_lib.Key, int],
         has_bar: bool,
     ):
-        """Takes the tasks to run, and how far each of their rows had come before."""
+        """Creates a display; `reached` is the progress that each row already had."""
         self._plan = plan
         self._tables = tables
         self._tasks = {task.name: task for task in tasks}
@@ -56,7 +56,7 @@ class Display:
         sys.stdout.flush()
 
     def on_event(self, event: base.Event) -> None:
-        """Takes one report of a task."""
+        """Handles one event of a task."""
         task = self._tasks[event.task]
         if event.kind == "note":
             self.say(event.text)
@@ -81,13 +81,13 @@ class Display:
             self._reached[key] = max(reached, self._reached[key])
 
     def on_failure(self, task: base.Task, message: str) -> None:
-        """Takes a task that failed: a row that says why, for each of its seeds."""
+        """Handles a task that failed: writes a row with the reason for each of its seeds."""
         failure = {"solved": False, "status": results.FAILED, "reason": message, "error": message}
         for seed in task.seeds:
             self._add_result(task, seed, failure)
 
     def on_lost(self, task: base.Task, message: str) -> None:
-        """Takes a task whose process was lost and that is run again."""
+        """Handles a task whose process was lost and that is run again."""
         self.say(f"{task.name}: {message}")
 
     def _add_result(self, task: base.Task, seed: int, row: dict) -> None:
@@ -97,7 +97,7 @@ class Display:
         key = self._plan.key(full)
         if self._plan.is_sweep:
             self._bar.update()
-        elif not self._bar.disable:  # what is left of its budget is not needed
+        elif not self._bar.disable:  # it needs no more of its budget
             self._bar.total -= self._lengths[key] - self._reached[key]
             self._bar.refresh()
         self.say(self._plan.experiment.summary(full, self._plan.shown))

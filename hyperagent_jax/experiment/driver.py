@@ -1,4 +1,4 @@
-"""The one driver: plans tasks from flags, executes plans, shows progress and writes rows."""
+"""The driver of all experiments: plans tasks from flags, executes plans, shows progress and writes rows."""
 
 from collections.abc import Callable, Sequence
 import dataclasses
@@ -29,14 +29,14 @@ from hyperagent_jax.experiment import run_directory
 from hyperagent_jax.experiment import tables as tables_lib
 
 FLAGS = flags.FLAGS
-# A slow disk: what is being saved when a run is stopped must be given the time.
+# The speed of a slow disk: runs that are stopped need enough time to save their state.
 _DISK_BYTES_PER_SECOND = 5e7
-# Rows of earlier runs that are shown one by one.
+# Completed rows that are printed one by one when a run is resumed.
 _MOST_SHOWN = 20
-# Cells of a sweep that are looked at before anything runs; of the others, their own tasks do it.
+# Cells of a sweep that are checked before anything runs; the tasks of the others check themselves.
 _MOST_CHECKED = 200
 _SMALLER = "lower --replay_capacity, --batch_size or the sizes of the network"
-# Memory of a process without the state of its runs: libraries and compiled programs.
+# Memory of a process besides the state of its runs: libraries and compiled programs.
 _PROCESS_BYTES = 300_000_000
 
 
@@ -44,10 +44,10 @@ def define_flags(experiment: base.Experiment) -> None:
     """Defines the flags of an experiment's script."""
     configs = experiment.configs()
     flags.DEFINE_string("agent", "hyperagent", f"The agent: {', '.join(configs)}.")
-    description = "First seed of the agent, and of environments whose seed is left open."
+    description = "First seed of the agent, and of the environment unless that has a seed of its own."
     flags.DEFINE_integer("seed", 0, description, lower_bound=0, upper_bound=types.MAX_SEED)
     if "seed" in experiment.key_fields:
-        description = "Number of seeds: seed, seed + 1, ..."
+        description = "Number of seeds to run: seed, seed + 1, ..."
         flags.DEFINE_integer("num_seeds", 1, description, lower_bound=1, upper_bound=1_000_000)
     place = _logdir(experiment, f"<{experiment.problem}>", "<agent>")
     flags.DEFINE_string("logdir", None, f"Folder of the results; default: {place}.")
@@ -65,12 +65,12 @@ def _logdir(experiment: base.Experiment, problem: str, agent: str) -> str:
 def _seeds(experiment: base.Experiment) -> range:
     last = FLAGS.seed + (FLAGS.num_seeds if "seed" in experiment.key_fields else 1) - 1
     if last > types.MAX_SEED:
-        raise errors.UserError(f"--seed and --num_seeds go up to {last}; {types.MAX_SEED} is the largest")
+        raise errors.UserError(f"--seed and --num_seeds give seeds up to {last}; the largest is {types.MAX_SEED}")
     return range(FLAGS.seed, last + 1)
 
 
 def plan_from_flags(experiment: base.Experiment) -> base.Plan:
-    """Plans every problem and seed that the flags name."""
+    """Plans a run for every problem and seed given by the flags."""
     options = config_lib.from_flags("options", {"options": experiment.options_class}, FLAGS)
     configs = experiment.configs(options)
     if FLAGS.agent not in configs:
@@ -103,7 +103,7 @@ def _num_bytes(task: base.Task) -> int:
 
 
 def run_task(task: base.Task, report: Callable[[base.Event], None], should_stop: Callable[[], bool]) -> bool:
-    """Runs a task in a process that may have just begun, on any host; returns whether it is done."""
+    """Runs a task in a possibly new process, on any host; returns whether it is done."""
     cli.use_compilation_cache()
     experiment = base.get(task.experiment)
     num_bytes = len(task.seeds) * _num_bytes(dataclasses.replace(task, seeds=(0,)))
@@ -120,17 +120,17 @@ def run_task(task: base.Task, report: Callable[[base.Event], None], should_stop:
             if not context.is_resumed or context.has_trained:
                 raise
             raise checkpoint.CheckpointError(
-                f"checkpoint {task.checkpoint} does not fit ({launching.describe(error)}): move it away to "
-                "restart its run"
+                f"checkpoint {task.checkpoint} does not match the run ({launching.describe(error)}): move it away "
+                "to restart the run"
             ) from error
         return context.finish()
 
 
 def _grouped(plan: base.Plan, missing: Sequence[base.Task]) -> tuple[list[base.Task], dict[tables_lib.Key, int]]:
-    """Puts seeds of a cell together that run as one; a group that has a checkpoint stays as it was.
+    """Forms the groups of seeds of every cell; groups with a checkpoint stay as they were.
 
     Returns:
-        The tasks, and how far each row had come.
+        The tasks, and the progress that each row already has.
     """
     tasks: list[base.Task] = []
     reached: dict[tables_lib.Key, int] = {}
@@ -154,7 +154,7 @@ def _grouped(plan: base.Plan, missing: Sequence[base.Task]) -> tuple[list[base.T
         if names:
             for task in cell:
                 if task.seeds[0] not in wanted and task.name in names:
-                    checkpoint.delete(task.checkpoint)  # killed between the row and this
+                    checkpoint.delete(task.checkpoint)  # left over by a task killed after writing its row
         groups = []
         for name, group in sorted(groups_on_file.items(), key=lambda item: -len(item[1])):
             if not {*group} <= {*every} or dataclasses.replace(cell[0], seeds=group).name != name:
@@ -176,7 +176,7 @@ def _grouped(plan: base.Plan, missing: Sequence[base.Task]) -> tuple[list[base.T
 
 
 def _saved(file: pathlib.Path) -> tuple[run_context.Progress, dict[str, Any]] | None:
-    """What a checkpoint says of its task; None if it cannot be read, which its task will find out."""
+    """Returns the progress and settings in a checkpoint; None if unreadable, which its task will report."""
     for one in checkpoint.generations(file):
         try:
             return run_context.load_progress(one)
@@ -186,10 +186,10 @@ def _saved(file: pathlib.Path) -> tuple[run_context.Progress, dict[str, Any]] | 
 
 
 def _check(plan: base.Plan, is_local: bool = True) -> tuple[int, base.Task, dict[Any, str]]:
-    """Refuses settings that cannot run, before anything is written; on this host, if they need too much memory.
+    """Rejects settings that cannot run before anything is written; if local, also those that need too much memory.
 
     Returns:
-        The memory of the largest group of seeds, one of them, and why cells of a sweep cannot run, by columns.
+        The memory of the largest group of seeds, a task of it, and why cells of a sweep cannot run, by columns.
     """
     needs, refused = [], {}
     for cell in plan.cells()[:_MOST_CHECKED]:
@@ -204,7 +204,7 @@ def _check(plan: base.Plan, is_local: bool = True) -> tuple[int, base.Task, dict
         except Exception as error:
             if not plan.is_sweep:
                 raise
-            # A bug of one agent must not end a sweep over many.
+            # A bug in one agent must not end a sweep over many.
             is_known = isinstance(error, errors.UserError)
             refused[task.columns] = str(error) if is_known else launching.describe(error)
             continue
@@ -215,7 +215,7 @@ def _check(plan: base.Plan, is_local: bool = True) -> tuple[int, base.Task, dict
 
 
 def _print_table(plan: base.Plan, rows: dict[tuple[str, ...], dict[str, str]]) -> None:
-    """Prints a line per cell of a sweep; `rows` are by their keys."""
+    """Prints one line per cell of a sweep; `rows` maps keys to rows."""
     names = ("agent", plan.experiment.problem, *plan.shown)
     table = []
     for cell in plan.cells():
@@ -233,17 +233,17 @@ def _print_table(plan: base.Plan, rows: dict[tuple[str, ...], dict[str, str]]) -
 def _launch(
     plan: base.Plan, tasks: Sequence[base.Task], num_workers: int, num_bytes: int, display: display_lib.Display
 ) -> bool:
-    """Runs tasks where the flags say; returns whether all ran."""
+    """Runs tasks with the launcher that the flags select; returns whether all of them ran."""
     launcher = cli.launcher()
     if launcher == "devices":
         own: dict[str, Any] = {}
     elif launcher == "local":
-        # An accelerator serves one process at a time, and this one has it already.
+        # An accelerator serves one process at a time, and this process already holds it.
         own = {"isolate": plan.records_failures and jax.default_backend() == "cpu"}
     else:
         settings = cli.cluster_settings(plan.logdir)
         own = {"settings": settings}
-        # Hosts may start in other folders.
+        # Other hosts may start in a different working directory.
         tasks = [dataclasses.replace(task, folder=settings.folder) for task in tasks]
     module = importlib.import_module(f"hyperagent_jax.experiment.{cli.LAUNCHERS[launcher]}")
     return module.run_tasks(
@@ -261,14 +261,14 @@ def _launch(
 
 
 def execute(plan: base.Plan) -> int:
-    """Runs what is missing of a plan, and returns the exit code."""
+    """Runs the missing runs of a plan and returns the exit code."""
     experiment = plan.experiment
     if math.isnan(FLAGS.checkpoint_seconds):
         raise errors.UserError("--checkpoint_seconds must be a number, got nan")
     cli.require_backend()
     num_bytes, largest, refused = _check(plan, FLAGS.launcher == "local")
     num_workers = min(cli.num_workers(), len(plan.tasks))
-    if cli.launcher() in ("local", "devices"):  # elsewhere each task looks at the memory of its host
+    if cli.launcher() in ("local", "devices"):  # elsewhere each task checks the memory of its host
         host_memory.require(
             num_workers * num_bytes + (num_workers - 1) * _PROCESS_BYTES,
             f"running {num_workers} at a time" if num_workers > 1 else "the run",
@@ -290,16 +290,16 @@ def execute(plan: base.Plan) -> int:
         print(plan.remark)
     already = [key for key in done if key in keys]
     for key in already[:_MOST_SHOWN] if not plan.is_sweep else ():
-        print(f"{experiment.summary(done[key])} [already there]")
+        print(f"{experiment.summary(done[key])} [done earlier]")
     if already:
-        print(f"{len(already)} of {len(plan.tasks)} runs are already there")
+        print(f"{len(already)} of {len(plan.tasks)} runs are already done")
     pending = [task for key, task in keys.items() if key not in done]
     impossible = [task for task in pending if task.columns in refused]
     tasks, reached = _grouped(plan, [task for task in pending if task.columns not in refused])
     tables.begin(reached)
     for task in tasks:
         if reached and (at := reached.get(plan.key(task.columns_of(task.seeds[0])))):
-            print(f"{task.name} resumes after {at:,} {experiment.unit}s")
+            print(f"{task.name} resumes at {at:,} {experiment.unit}s")
     display = display_lib.Display(plan, tables, [*tasks, *impossible], reached, FLAGS.progress)
     try:
         for task in impossible:
@@ -323,11 +323,11 @@ def execute(plan: base.Plan) -> int:
             cli.say_no_picture()
     if completed:
         return 0
-    print("stopped; the same command with --resume continues from here", file=sys.stderr)
+    print("stopped; to continue, repeat the command with --resume", file=sys.stderr)
     return 130
 
 
 def main(experiment: base.Experiment) -> None:
-    """The whole script of an experiment."""
+    """Runs the script of an experiment."""
     define_flags(experiment)
     cli.run(lambda: execute(plan_from_flags(experiment)))

@@ -1,4 +1,4 @@
-"""What a folder or a checkpoint was made with, and whether a resumed run matches it."""
+"""Records the settings behind a run directory or checkpoint, and checks that a resumed run matches them."""
 
 import dataclasses
 import json
@@ -6,38 +6,38 @@ from typing import Any, NamedTuple
 
 
 def _json(value: Any) -> Any:
-    """The value as JSON gives it back: tuples become lists."""
+    """Returns the value as it comes back from JSON: tuples become lists."""
     return json.loads(json.dumps(value))
 
 
 class Fingerprint(NamedTuple):
-    """Settings that must agree for results to belong together, in nested dicts, as JSON has them.
+    """Settings that must agree for results to be combined, as nested dicts of JSON values.
 
-    A setting that an older version did not record is taken to have had the value in `defaults`.
+    A setting that an older version did not record is assumed to have had its value in `defaults`.
     """
 
     settings: dict[str, Any]
     defaults: dict[str, Any]
 
     def completed(self, saved: dict[str, Any]) -> dict[str, Any]:
-        """Returns what an older version saved, with the settings it did not know."""
+        """Returns the settings saved by an older version, with those that it did not know filled in."""
         return _completed(saved, self.settings, self.defaults)
 
     def difference(self, saved: dict[str, Any]) -> tuple[str, Any, Any] | None:
-        """Returns name, saved value and current value of the first setting that differs, or None."""
+        """Returns the name, saved value and current value of the first setting that differs, or None."""
         return _first_difference("", self.completed(saved), self.settings)
 
 
 def make(settings: dict[str, Any], **configs: Any) -> Fingerprint:
-    """Makes a fingerprint of settings, and of the dataclasses, or dicts of them, that these were made from.
+    """Makes a fingerprint of settings and of the dataclasses, or dicts of dataclasses, that they come from.
 
-    A field's default in the class that defines it, whatever subclasses make of it, is what older versions did.
+    Older versions behaved like a field's default in the class that defines it, whatever subclasses override.
     """
     return Fingerprint(_json(settings), {part: field_defaults(config) for part, config in configs.items()})
 
 
 def field_defaults(config: Any) -> dict[str, Any]:
-    """Returns every field's default in the class that defines it; of a dict of dataclasses, those of each."""
+    """Returns every field's default in the class that defines it; for a dict of dataclasses, one dict for each."""
     if isinstance(config, dict):
         return {name: field_defaults(one) for name, one in config.items()}
     defaults: dict[str, Any] = {}
@@ -62,8 +62,8 @@ def _completed(saved: dict[str, Any], now: dict[str, Any], defaults: dict[str, A
 def _first_difference(name: str, was: Any, now: Any) -> tuple[str, Any, Any] | None:
     if not isinstance(was, dict) or not isinstance(now, dict):
         return None if was == now else (name, was, now)
-    # The experiment comes first: nothing of two different ones is comparable. Agents' settings come last: some of
-    # them follow from the protocol.
+    # The experiment comes first: two different experiments have nothing comparable. Agents' settings come last:
+    # some of them follow from the protocol.
     for key in sorted({*was, *now}, key=lambda key: (key != "experiment", key.startswith("config"), key)):
         if difference := _first_difference(key, was.get(key), now.get(key)):
             return difference

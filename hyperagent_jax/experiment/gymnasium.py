@@ -1,4 +1,4 @@
-"""Any gymnasium environment with discrete actions: train, evaluate every so often, report the last evaluation."""
+"""Gymnasium environments with discrete actions: train, evaluate periodically, report the last evaluation."""
 
 import contextlib
 import dataclasses
@@ -21,21 +21,21 @@ from hyperagent_jax.experiment import run_directory
 from hyperagent_jax.runners import evaluate
 from hyperagent_jax.runners import loop as loop_lib
 
-# Steps between two looks at the clock.
+# Steps between checks of the clock.
 _CHUNK = 200
 
 
 @dataclasses.dataclass(frozen=True)
 class Protocol:
-    """How a run on a gymnasium environment is made and measured.
+    """How a run on a Gymnasium environment is trained and evaluated.
 
     Attributes:
         env: the environment's name, such as CartPole-v1.
         steps: interactions.
         eval_every: interactions between evaluations.
-        eval_episodes: episodes per evaluation, each with an index of its own and without learning.
-        eval_policy: how evaluations choose actions: as the agent acts, by a "sample" of the index; by the "mean"
-            over the index; or as the "majority" of 32 indices would.
+        eval_episodes: episodes per evaluation, without learning, each with a new index.
+        eval_policy: how evaluations choose actions: with a "sample" of the index, as the agent acts; by the "mean"
+            over the index; or by the "majority" of 32 sampled indices.
     """
 
     env: str = "CartPole-v1"
@@ -51,13 +51,13 @@ class Protocol:
 
 @functools.lru_cache(maxsize=8)
 def make_program(agent: str, config: Any, env: str) -> loop_lib.Program:
-    """What to run in an environment."""
+    """Builds the program that runs an agent in an environment."""
     spec = gymnasium_adapter.GymnasiumEnvironment(env, seed=0).spec
     return loop_lib.make_program(agents.make_agent(agent, config, spec))
 
 
 class Gymnasium(base.Experiment):
-    """The experiment."""
+    """The Gymnasium experiment."""
 
     name = "gymnasium"
     protocol_class = Protocol
@@ -82,7 +82,7 @@ class Gymnasium(base.Experiment):
         return (
             f"{task.agent} on {protocol.env}: {agents.count_params(agent):,} parameters, "
             f"{self.num_bytes(task) / 1e6:.1f} MB per seed; {protocol.steps:,} interactions, "
-            f"{protocol.eval_episodes} episodes every {protocol.eval_every:,}"
+            f"{protocol.eval_episodes} evaluation episodes every {protocol.eval_every:,}"
         )
 
     def run(self, task: base.Task, context: run_context.RunContext) -> None:
@@ -95,7 +95,7 @@ class Gymnasium(base.Experiment):
         if context.is_resumed:
             loop.restore(context.load(loop.like()))
         totals = progress.notes.setdefault("totals", [0.0] * 4)  # of the Metrics since the last evaluation
-        # By evaluations, not interactions: the last one may have been interrupted.
+        # Counts evaluations rather than interactions: the last evaluation may have been interrupted.
         while len(progress.curve) < -(-protocol.steps // protocol.eval_every):
             if context.should_stop():
                 context.save(loop.tree())
@@ -107,7 +107,7 @@ class Gymnasium(base.Experiment):
             context.advance(loop.agent.steps, f"episode {loop.episodes}")
             context.check_loss(metrics.loss, f"{protocol.env} seed {seed}")
             if loop.agent.steps == due and not context.should_stop():
-                # Environments whose random numbers are those of no training and no other evaluation.
+                # These environments share random numbers with neither training nor other evaluations.
                 seeds = np.random.SeedSequence((seed, due)).generate_state(protocol.eval_episodes)
                 made = [gymnasium_adapter.GymnasiumEnvironment(protocol.env, int(own)) for own in seeds]
                 variables, eval_key = loop.agent.variables(), jax.random.fold_in(key, due)

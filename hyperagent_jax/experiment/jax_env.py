@@ -1,4 +1,4 @@
-"""Any environment on device: train, evaluate every so often with frozen parameters and fresh indices."""
+"""JAX environments on device: train, and evaluate periodically with frozen parameters and new indices."""
 
 from collections.abc import Callable, Sequence
 import dataclasses
@@ -25,25 +25,25 @@ from hyperagent_jax.runners import core as core_lib
 from hyperagent_jax.runners import evaluate
 from hyperagent_jax.runners import scan
 
-# Longest time between two looks at the clock, in steps of all environments.
+# Most steps, counting all environments, between checks of the clock.
 _CHUNK = 10_000
 PRESETS = {"default": lambda: agents.CONFIGS, "minatar": lambda: minatar_presets.CONFIGS}
 
 
 @dataclasses.dataclass(frozen=True)
 class Protocol:
-    """How a run in an environment on device is made and measured.
+    """How a run in a JAX environment is trained and evaluated.
 
     Attributes:
-        env: the environment: library/name, several with commas, or "list" to list them; or module:function of
-            your own, which returns an Environment.
-        steps: interactions, all environments together.
-        num_envs: copies of the environment that step side by side.
+        env: the environment as library/name, several separated by commas, or "list" to list them; or
+            module:function for a function of yours that returns an Environment.
+        steps: interactions, summed over all copies of the environment.
+        num_envs: copies of the environment that step in parallel.
         eval_every: interactions between evaluations.
-        eval_episodes: episodes per evaluation, side by side.
-        eval_max_steps: episodes of evaluations are cut after this many steps.
-        eval_policy: how evaluations choose actions: as the agent acts, by a "sample" of the index; by the "mean"
-            over the index; or as the "majority" of 32 indices would.
+        eval_episodes: episodes per evaluation, in parallel.
+        eval_max_steps: evaluation episodes are truncated after this many steps.
+        eval_policy: how evaluations choose actions: with a "sample" of the index, as the agent acts; by the "mean"
+            over the index; or by the "majority" of 32 sampled indices.
     """
 
     env: str = "minatar/breakout"
@@ -63,10 +63,10 @@ class Protocol:
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """Whose settings, and how a run is computed.
+    """Which settings to use, and how a run is computed.
 
     Attributes:
-        preset: "default" for each agent's own settings, "minatar" for those chosen on MinAtar.
+        preset: "default" for each agent's own settings, "minatar" for settings tuned on MinAtar.
         seeds_per_group: seeds vmapped together; None for 1 on CPU and an even share per device on accelerators.
     """
 
@@ -81,7 +81,7 @@ class Options:
 
 @functools.lru_cache(maxsize=32)
 def make(agent: str, config: Any, protocol: Protocol) -> tuple[agents.Agent, scan.Runner, Callable[..., Any]]:
-    """Makes agent, runner and make_evaluator(epsilon) of a task; refuses settings that do not fit."""
+    """Builds the agent, the runner and make_evaluator(epsilon); rejects settings that do not fit together."""
     environment = registry.make(protocol.env)
     made = agents.make_agent(agent, config, environment.spec)
     runner = scan.make_runner(
@@ -99,13 +99,13 @@ def make(agent: str, config: Any, protocol: Protocol) -> tuple[agents.Agent, sca
 
 
 class _Functions(NamedTuple):
-    """What a task runs, for all of its seeds.
+    """The functions that a task runs for all of its seeds.
 
     Attributes:
         init: maps seeds to states.
         advance: maps (states, start, number of steps) to (states, Metrics).
-        evaluate: maps (states, number of the evaluation) to returns [num_seeds, num_episodes].
-        evaluate_random: the same for random actions.
+        evaluate: maps (states, index of the evaluation) to returns [num_seeds, num_episodes].
+        evaluate_random: as evaluate, with random actions.
     """
 
     init: Callable[..., Any]
@@ -115,7 +115,7 @@ class _Functions(NamedTuple):
 
 
 def _functions(agent: str, config: Any, protocol: Protocol) -> _Functions:
-    """Makes the functions of tasks, not yet compiled."""
+    """Builds the functions of a task, not yet compiled."""
     made, runner, make_evaluator = make(agent, config, protocol)
 
     def init(seeds: jax.Array) -> core_lib.SeedState:
@@ -149,7 +149,7 @@ def _compile(agent: str, config: Any, protocol: Protocol) -> _Functions:
 
 
 class JaxEnv(base.Experiment):
-    """The experiment."""
+    """The experiment in JAX environments."""
 
     name = "jax"
     protocol_class = Protocol
@@ -185,7 +185,7 @@ class JaxEnv(base.Experiment):
 
     def identity(self, task: base.Task) -> dict[str, Any]:
         identity = super().identity(task)
-        del identity["protocol"]["env"]  # of which a folder may hold any number
+        del identity["protocol"]["env"]  # a folder may hold any number of environments
         return {**identity, "preset": task.options.preset}
 
     def num_bytes(self, task: base.Task) -> int:
@@ -199,7 +199,7 @@ class JaxEnv(base.Experiment):
             f"{task.agent} (preset {task.options.preset}) on {protocol.env}: {agents.count_params(made):,} "
             f"parameters, {total / 1e6:.1f} MB per seed, of which the replay {replay / 1e6:.1f} MB; "
             f"{protocol.steps:,} interactions in {protocol.num_envs} environment(s), {protocol.eval_episodes} "
-            f"episodes every {protocol.eval_every:,}"
+            f"evaluation episodes every {protocol.eval_every:,}"
         )
 
     def run(self, task: base.Task, context: run_context.RunContext) -> None:

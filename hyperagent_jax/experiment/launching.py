@@ -1,4 +1,4 @@
-"""What all launchers share: tasks that wait, signals that ask to stop, and jobs of several tasks on a cluster.
+"""Code shared by all launchers: the queue of tasks, signals that ask to stop, and cluster jobs of several tasks.
 
 A launcher is a module with a function `run_tasks`; `workers` is the one for this machine.
 """
@@ -15,32 +15,32 @@ from typing import Any, NamedTuple, Protocol
 
 from hyperagent_jax import errors
 
-# A task function takes (task, report, should_stop). It calls report(event) with anything picklable, and
-# returns early, its state saved, once should_stop() is true. It returns True if it is done nevertheless.
+# A task function takes (task, report, should_stop). It calls report(event) with any picklable event. Once
+# should_stop() is true, it saves its state and returns. It returns whether the task is done.
 TaskFunction = Callable[[Any, Callable[[Any], None], Callable[[], bool]], bool | None]
 
-# What asks a process to save and end: Ctrl-C, a scheduler, a lost terminal, Slurm shortly before the time is over.
+# Signals that ask a process to save and exit: Ctrl-C, a scheduler, a lost terminal, Slurm before its time limit.
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-# Runs of a job unless the user says otherwise: starting one takes seconds, and a lost one is not all that lost.
+# Most tasks of a job by default: a job takes seconds to start, and a lost job should not lose many tasks.
 _LARGEST_JOB = 50
 _LOST = "{}; --resume continues from its checkpoint"
 
 
 @contextlib.contextmanager
 def stop_signal(*numbers: int) -> Iterator[Callable[[], bool]]:
-    """Gives a function that is true once the process was asked to end; then gives the signals back."""
+    """Yields a function that returns whether the process was asked to stop; restores signal handlers at exit."""
     asked: list[int] = []
     terminals = [descriptor for descriptor in (1, 2) if os.isatty(descriptor)]
 
     def note(number: int, _: Any) -> None:
         asked.append(number)
-        if number == signal.SIGHUP:  # what is still said must not fail because nobody can read it
+        if number == signal.SIGHUP:  # the terminal is gone, and printing must not fail
             nowhere = os.open(os.devnull, os.O_WRONLY)
             for descriptor in terminals:
                 os.dup2(nowhere, descriptor)
             os.close(nowhere)
 
-    # What is ignored stays so: nohup has SIGHUP ignored.
+    # Signals that are ignored stay ignored: nohup ignores SIGHUP.
     numbers = tuple(n for n in numbers if n != signal.SIGHUP or signal.getsignal(n) != signal.SIG_IGN)
     before = {number: signal.signal(number, note) for number in numbers}
     try:
@@ -51,15 +51,15 @@ def stop_signal(*numbers: int) -> Iterator[Callable[[], bool]]:
 
 
 def describe(error: BaseException) -> str:
-    """An exception as one line."""
+    """Returns an exception as one line of text."""
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
 def failure(error: Exception, keep_going: bool = True) -> str:
-    """What to report of an exception; of a bug, the traceback is printed.
+    """Returns the message to report for an exception; prints the traceback if it is a bug.
 
-    If the other tasks do not keep going, it is the last line that the user sees, and says no more than it must.
+    Unless the other tasks keep going, this is the last line that the user sees, so it contains only the message.
     """
     if isinstance(error, errors.UserError):
         return describe(error) if keep_going else str(error)
@@ -68,7 +68,7 @@ def failure(error: Exception, keep_going: bool = True) -> str:
 
 
 class Queue:
-    """Tasks that wait, in their order within groups that share a compiled program."""
+    """Waiting tasks, grouped by compiled program and in order within each group."""
 
     def __init__(self, tasks: Iterable[Any], group: Callable[[Any], Any], retries: int):
         self._group = group
@@ -82,10 +82,9 @@ class Queue:
         return bool(self._groups)
 
     def take(self, number: int = 1, begun: Any = None, taken: Iterable[Any] = ()) -> list[Any]:
-        """Takes up to that many tasks of one group.
+        """Removes up to `number` tasks of one group and returns them.
 
-        It is the group of the task `begun` if there are more of it, else one that is of none of the tasks in
-        `taken`, else any.
+        Prefers the group of the task `begun`, then a group that no task in `taken` belongs to, then any.
         """
         if not self._groups:
             return []
@@ -100,13 +99,13 @@ class Queue:
         return chosen
 
     def put_back(self, tasks: Sequence[Any]) -> None:
-        """Has tasks run next."""
+        """Puts tasks back at the front of the queue."""
         for task in reversed(tasks):
             self._groups.setdefault(self._group(task), collections.deque()).appendleft(task)
             self._groups.move_to_end(self._group(task), last=False)
 
     def lose(self, task: Any) -> str:
-        """Has a task that was lost run again, and says for which time; blank when that was often enough."""
+        """Puts a lost task back and returns the number of its attempt; "" if it has none left."""
         self._losses[id(task)] += 1
         if self._losses[id(task)] > self._retries:
             return ""
@@ -115,7 +114,7 @@ class Queue:
 
 
 class Failures:
-    """What happens when tasks fail or are lost: a row, another attempt, or the end of all."""
+    """Handles tasks that fail or are lost: writes a row, runs them again, or ends all tasks."""
 
     def __init__(
         self,
@@ -124,25 +123,25 @@ class Failures:
         on_lost: Callable[[Any, str], None],
     ):
         self._queue, self._on_failure, self._on_lost = queue, on_failure, on_lost
-        self.message = ""  # why all others must end
+        self.message = ""  # why all tasks must end
 
     def fail(self, task: Any, text: str, text_of_all: str) -> None:
-        """Takes a task that failed."""
+        """Handles a task that failed."""
         if self._on_failure is not None:
             self._on_failure(task, text)
         else:
             self.message = self.message or text_of_all
 
     def lose(self, task: Any, text: str) -> None:
-        """Takes a task whose process was lost: it is run again, a limited number of times."""
+        """Handles a task whose process was lost: it is run again, a limited number of times."""
         if count := self._queue.lose(task):
-            self._on_lost(task, f"{text}; it is run again from its checkpoint ({count})")
+            self._on_lost(task, f"{text}; running it again from its checkpoint (retry {count})")
         else:
             self.fail(task, text, _LOST.format(f"a worker {text}"))
 
 
 class Outcome(NamedTuple):
-    """How a task of a job ended."""
+    """The outcome of a task of a job."""
 
     kind: str  # "done", "failed" or "stopped"
     text: str = ""
@@ -156,7 +155,7 @@ def run_job(
     should_stop: Callable[[], bool],
     keep_going: bool,
 ) -> None:
-    """Runs the tasks of a job one after the other, on whatever host; reports come with the task's position."""
+    """Runs the tasks of a job one after the other, on any host; reports include the task's position."""
     for i, task in enumerate(tasks):
         if should_stop():
             return
@@ -172,18 +171,18 @@ def run_job(
 
 @dataclasses.dataclass(frozen=True)
 class ClusterSettings:
-    """What a cluster is asked for.
+    """What to request from a cluster.
 
     Attributes:
         folder: the run directory, which all hosts share.
-        address: which cluster; blank for the launcher's default, "local" for this machine.
-        cpus_per_task: cores of a job.
-        gpus_per_task: accelerators of a job; on Ray a fraction lets several jobs share one.
-        tasks_per_job: tasks that a job runs one after the other; None for a number that keeps all busy.
-        most_jobs: jobs at a time; None for as many as the cluster takes.
-        minutes: after which Slurm ends a job.
-        options: further settings of Slurm by name.
-        environment: variables that jobs need.
+        address: which cluster; empty for the launcher's default, "local" for this machine.
+        cpus_per_task: cores per job.
+        gpus_per_task: accelerators per job; on Ray, a fraction lets several jobs share one.
+        tasks_per_job: tasks that a job runs one after the other; None for a number that keeps all slots busy.
+        most_jobs: maximum number of concurrent jobs; None for as many as the cluster accepts.
+        minutes: time limit of a Slurm job.
+        options: additional Slurm settings by name.
+        environment: environment variables of the jobs.
     """
 
     folder: str
@@ -197,27 +196,27 @@ class ClusterSettings:
     environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def job_size(self, num_tasks: int, slots: int) -> int:
-        """Tasks of a job: few enough that all slots have several jobs, so that none waits long for the last."""
+        """Returns the tasks per job: few enough that every slot gets several jobs, which balances the load."""
         return self.tasks_per_job or max(1, min(_LARGEST_JOB, num_tasks // (4 * slots)))
 
 
 class Cluster(Protocol):
-    """Runs jobs somewhere else."""
+    """Runs jobs elsewhere."""
 
     def submit(self, job: int, tasks: Sequence[Any]) -> None:
-        """Starts a job."""
+        """Submits a job."""
 
     def poll(self) -> Iterator[tuple[int, str, Any]]:
-        """Yields (job, "event", event), (job, "outcome", (position, Outcome)) and, last, (job, "ended", why).
+        """Yields (job, "event", event), (job, "outcome", (position, Outcome)) and finally (job, "ended", reason).
 
-        Takes a moment, so that it can be called again and again.
+        Waits for a moment, so that callers can poll in a loop.
         """
 
     def stop(self) -> None:
-        """Asks all jobs to save and end."""
+        """Asks all jobs to save and exit."""
 
     def kill(self) -> None:
-        """Ends all jobs."""
+        """Kills all jobs."""
 
 
 def run_on_cluster(
@@ -232,10 +231,10 @@ def run_on_cluster(
     most_jobs: int | None,
     seconds_to_save: float,
 ) -> bool:
-    """Runs all tasks in jobs of several, at most `most_jobs` at a time; see `workers.run_tasks`."""
+    """Runs all tasks in jobs of several tasks, at most `most_jobs` at a time; see `workers.run_tasks`."""
     queue = Queue(tasks, group, retries)
     failures = Failures(queue, on_failure, on_lost)
-    jobs: dict[int, dict[int, Any]] = {}  # their tasks that have no outcome yet, by position
+    jobs: dict[int, dict[int, Any]] = {}  # tasks without an outcome, by job and position
     submitted, deadline = 0, None
     with stop_signal(*STOP_SIGNALS[:3]) as should_stop:
 
@@ -262,15 +261,15 @@ def run_on_cluster(
                 elif kind == "ended":
                     rest = list(jobs.pop(job).values())
                     if rest and not is_stopping():
-                        # The first is the one that ran; the others had not begun.
+                        # The first was running; the others had not started.
                         queue.put_back(rest[1:])
-                        failures.lose(rest[0], content or "process ended")
+                        failures.lose(rest[0], content or "process exited")
                 elif (task := jobs[job].pop(content[0], None)) is not None:
                     outcome = content[1]
                     if outcome.kind == "failed":
                         failures.fail(task, outcome.text, outcome.text)
                     elif outcome.kind == "stopped" and not is_stopping():
-                        failures.lose(task, "process was asked to end")
+                        failures.lose(task, "process was asked to stop")
         if failures.message:
             raise errors.UserError(failures.message)
         return not should_stop()

@@ -1,4 +1,4 @@
-"""Who writes to a run directory: one driver, and the tasks it has started, on this host or on others."""
+"""Locks a run directory for one driver and the tasks it has started, on this host or on others."""
 
 from collections.abc import Iterator
 import contextlib
@@ -15,14 +15,14 @@ from typing import Any
 
 from hyperagent_jax import errors
 
-# What flock raises where there is no such thing, as on some network file systems; else somebody else has it.
+# Errors of flock on file systems without locks, such as some network file systems; others mean that it is taken.
 _UNSUPPORTED = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL}
 # A worker notices within a second that its driver is gone.
 _SECONDS_TO_END = 10.0
 
 
 def _flock(file: io.FileIO, operation: int) -> bool | None:
-    """Takes a lock without waiting; False if another process has it, None if the file system has no locks."""
+    """Takes a lock without waiting; returns False if another process holds it, None without lock support."""
     try:
         fcntl.flock(file, operation | fcntl.LOCK_NB)
     except OSError as error:
@@ -40,14 +40,14 @@ def _tasks_file(folder: pathlib.Path) -> pathlib.Path:
 
 @contextlib.contextmanager
 def shared(folder: str) -> Iterator[None]:
-    """Held by every task while it runs, so that no driver takes over from one whose tasks still write."""
-    if not folder:  # a task of no driver
+    """Holds the lock that every task takes while it runs, so that no new driver starts while tasks still write."""
+    if not folder:  # a task without a driver
         yield
         return
     try:
         file = _open(_tasks_file(pathlib.Path(folder)))
     except OSError:
-        yield  # the first thing that is written says what is wrong
+        yield  # the first write will report the error
         return
     with file:
         _flock(file, fcntl.LOCK_SH)
@@ -55,10 +55,10 @@ def shared(folder: str) -> Iterator[None]:
 
 
 class Lock:
-    """Held by the driver of a run directory until it ends, however it ends."""
+    """The lock of a run directory, which its driver holds until it exits, however it exits."""
 
     def __init__(self, folder: pathlib.Path):
-        """Takes the lock; refuses, in a line that names the owner, if somebody has it."""
+        """Takes the lock; raises an error that names the owner if it is taken."""
         self._file = folder / ".lock"
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -84,14 +84,14 @@ class Lock:
         who = "process {pid} on {host} since {since}".format(**owner) if owner else "another run"
         if self._is_locked is False:
             raise errors.UserError(f"--logdir={folder} is in use by {who}: choose another --logdir")
-        # Without locks the owner's entry must do. One that was killed leaves it: here that can be seen.
+        # Without locks, rely on the owner's entry. A killed owner leaves its entry behind, which is visible here.
         if owner and (owner["host"] != socket.gethostname() or _is_alive(owner["pid"])):
             raise errors.UserError(
-                f"--logdir={folder} seems to be in use by {who}, and its file system has no locks to tell: choose "
+                f"--logdir={folder} seems to be in use by {who} (its file system does not support locks): choose "
                 f"another --logdir, or delete {self._file} if that run has ended"
             )
         print(
-            f"the file system of --logdir={folder} has no locks: let no other run use it meanwhile",
+            f"the file system of --logdir={folder} does not support locks: make sure that no other run uses it",
             file=sys.stderr,
         )
 
@@ -103,14 +103,14 @@ class Lock:
             return None
 
     def _wait_for_tasks(self, folder: pathlib.Path) -> None:
-        """Waits for tasks of a driver that was killed; they end by themselves, unless a cluster runs them."""
+        """Waits for tasks of a killed driver; they exit on their own, unless they run on a cluster."""
         with _open(_tasks_file(folder)) as file:
             deadline = time.monotonic() + _SECONDS_TO_END
             while _flock(file, fcntl.LOCK_EX) is False:
                 if time.monotonic() > deadline:
                     raise errors.UserError(
-                        f"--logdir={folder} is in use by tasks of an earlier run, whose driver is gone: wait "
-                        "until they have ended, or cancel them, then continue with --resume"
+                        f"--logdir={folder} is still in use by tasks of an earlier run whose driver was killed: "
+                        "wait for them to finish, or cancel them, then continue with --resume"
                     )
                 time.sleep(0.1)
 
@@ -123,15 +123,15 @@ class Lock:
         return found.st_dev, found.st_ino
 
     def require(self) -> None:
-        """Refuses to continue when the directory was removed or renamed, or is another one by now."""
+        """Raises an error if the directory has been removed, renamed or replaced."""
         if self._stat(self._file) != self._identity:
             raise errors.UserError(
-                f"--logdir={self._file.parent} was removed or renamed during the run: put it back and continue "
+                f"--logdir={self._file.parent} was removed or renamed during the run: restore it and continue "
                 "with --resume"
             )
 
     def release(self) -> None:
-        """Gives the lock back; also happens when the process ends."""
+        """Releases the lock, as does the end of the process."""
         if not self._handle.closed:
             if not self._is_locked:
                 self._handle.truncate(0)

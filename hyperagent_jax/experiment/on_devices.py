@@ -1,7 +1,7 @@
-"""Tasks on all accelerators of this machine, from one process: `--launcher=devices`.
+"""Runs tasks on all accelerators of this machine, from one process: `--launcher=devices`.
 
-Every device has a thread that dispatches one task after the other to it. A task's numbers are the same on any
-device, bit for bit: each runs the whole program of its group of seeds, and nothing is shared between them.
+Every device has a thread that dispatches one task after the other to it. The results of a task are bit-identical
+on every device: each task runs the whole program of its group of seeds, and tasks share nothing.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ from hyperagent_jax.experiment import launching
 
 
 class _Slot:
-    """A device, the thread that serves it and the task it holds."""
+    """A device, its thread and its current task."""
 
     def __init__(self, device: jax.Device, work: Callable[["_Slot", Any], None]):
         self.task: Any = None
@@ -30,7 +30,7 @@ class _Slot:
         threading.Thread(target=serve, daemon=True).start()
 
     def give(self, task: Any) -> None:
-        """Hands over a task, or None for the end."""
+        """Hands over a task, or None to end the thread."""
         self.task = task
         self._inbox.put(task)
 
@@ -47,7 +47,7 @@ def run_tasks(
     on_lost: Callable[[Any, str], None] = lambda task, text: None,
 ) -> bool:
     """Runs all tasks, on at most `num_workers` devices; see `workers.run_tasks`."""
-    del seconds_to_save  # a thread cannot be killed: it saves and returns
+    del seconds_to_save  # threads cannot be killed: they save and return
     queue = launching.Queue(tasks, group, retries)
     failures = launching.Failures(queue, on_failure, on_lost)
     messages: queue_lib.SimpleQueue[tuple[_Slot, str, Any]] = queue_lib.SimpleQueue()
@@ -74,7 +74,7 @@ def run_tasks(
             give(slot)
         while any(slot.task is not None for slot in slots):
             try:
-                slot, kind, content = messages.get(timeout=0.2)  # now and then, to hear of signals
+                slot, kind, content = messages.get(timeout=0.2)  # wakes up regularly to notice signals
             except queue_lib.Empty:
                 continue
             if kind == "event":

@@ -1,4 +1,4 @@
-"""Tasks on a Ray cluster, or on a Ray that is started here: `--launcher=ray`."""
+"""Runs tasks on a Ray cluster, or on a local Ray started for the run: `--launcher=ray`."""
 
 from collections.abc import Callable, Iterator, Sequence
 import logging
@@ -16,12 +16,12 @@ with errors.optional_library("ray", "ray"):
 
 # Least time between two messages of a job.
 _MESSAGE_SECONDS = 0.5
-# Only this machine can reach what is started here: whoever reaches a Ray can run anything on it.
+# A local Ray must be reachable from this machine only: whoever can reach Ray can run any code on it.
 _LOOPBACK = "127.0.0.1"
 
 
 class _Mailbox:
-    """Where jobs leave what they report, and learn whether to stop."""
+    """Collects the messages of jobs, and tells them whether to stop."""
 
     def __init__(self) -> None:
         self._messages: list[Any] = []
@@ -40,7 +40,7 @@ class _Mailbox:
 
 
 class _Post:
-    """A job's side of the mailbox. It never waits for an answer: it reads the one to the message before."""
+    """A job's side of the mailbox. It does not wait for replies: it reads the reply to its previous message."""
 
     def __init__(self, mailbox: Any, job: int):
         self._mailbox, self._job = mailbox, job
@@ -54,7 +54,7 @@ class _Post:
         self.should_stop()
 
     def add_outcome(self, position: int, outcome: launching.Outcome) -> None:
-        """Sends it before the next task begins, which may end the process: what is done is not run again."""
+        """Sends an outcome before the next task starts, so that it survives a crash of that task."""
         self._messages.append((self._job, "outcome", (position, outcome)))
         self.send(wait=True)
 
@@ -80,7 +80,7 @@ def _run(
     keep_going: bool,
     environment: dict[str, str],
 ) -> None:
-    """Runs a job in a process of Ray's."""
+    """Runs a job in a Ray worker."""
     for name, value in environment.items():
         os.environ.setdefault(name, value)
     post = _Post(mailbox, job)
@@ -105,9 +105,9 @@ class _Ray:
         self._remote = remote(**options)(_run)
         self._mailbox = remote(num_cpus=0)(_Mailbox).remote()
         self._environment = dict(settings.environment)
-        if 0 < settings.gpus_per_task < 1:  # each would take three quarters of the device
+        if 0 < settings.gpus_per_task < 1:  # by default each job would preallocate 75% of the device
             self._environment["XLA_PYTHON_CLIENT_MEM_FRACTION"] = f"{0.9 * settings.gpus_per_task:.3f}"
-        self._jobs: dict[Any, int] = {}  # by their references
+        self._jobs: dict[Any, int] = {}  # by Ray reference
 
     def submit(self, job: int, tasks: Sequence[Any]) -> None:
         reference = self._remote.remote(
@@ -122,7 +122,7 @@ class _Ray:
             yield from ray.get(self._mailbox.take.remote())
         except ray.exceptions.RayError as error:
             raise errors.UserError(
-                f"lost the connection to Ray ({launching.describe(error)}): --resume continues from here"
+                f"lost the connection to Ray ({launching.describe(error)}): continue with --resume"
             ) from error
         for reference in ended:
             why = ""
@@ -141,20 +141,20 @@ class _Ray:
 
 
 def _start(num_workers: int, settings: launching.ClusterSettings) -> None:
-    """Connects to the cluster, or starts a Ray on this machine that no other can reach."""
+    """Connects to the cluster, or starts a Ray that only this machine can reach."""
     os.environ.setdefault("RAY_DISABLE_IMPORT_WARNING", "1")
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # or it hides devices from tasks without any
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # else Ray hides all devices
     for name, value in settings.environment.items():
         os.environ.setdefault(name, value)
     common: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
-    # Ray starts programs, and jax warns of every fork, though these replace what was forked.
+    # Ray starts programs, and jax warns of every fork, although an exec follows immediately.
     warnings.filterwarnings("ignore", "os.fork", RuntimeWarning)
     try:
         if settings.address:
             environment = {"env_vars": dict(settings.environment)}
             ray.init(settings.address, runtime_env=environment, **common)
         else:
-            # Ray takes the loopback address for the host's own, and would listen on all interfaces.
+            # Ray replaces the loopback address with the host's own, and would listen on all interfaces.
             with mock.patch("ray._private.services.resolve_ip_for_localhost", lambda host: host):
                 ray.init(
                     "local",
@@ -164,7 +164,7 @@ def _start(num_workers: int, settings: launching.ClusterSettings) -> None:
                     **common,
                 )
     except (ConnectionError, RuntimeError, ValueError, TimeoutError, OSError) as error:
-        place = f"--ray_address={settings.address}" if settings.address else "a Ray on this machine"
+        place = f"--ray_address={settings.address}" if settings.address else "a local Ray"
         raise errors.UserError(f"cannot connect to {place}: {launching.describe(error)}") from error
 
 

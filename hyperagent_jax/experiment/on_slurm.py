@@ -1,4 +1,4 @@
-"""Tasks as jobs of Slurm, by submitit: `--launcher=slurm`."""
+"""Runs tasks as Slurm jobs, using submitit: `--launcher=slurm`."""
 
 from collections.abc import Callable, Iterator, Sequence
 import contextlib
@@ -17,7 +17,7 @@ from hyperagent_jax.experiment import rows
 with errors.optional_library("submitit", "slurm"):
     import submitit
 
-# Jobs of one array; clusters allow 1,001 unless they are set up otherwise.
+# Jobs per job array; Slurm's default limit is 1,001.
 _ARRAY = 1_000
 _KEPT = ("curve", "result")
 
@@ -25,11 +25,11 @@ _KEPT = ("curve", "result")
 def run_job(
     function: launching.TaskFunction, tasks: Sequence[Any], keep_going: bool
 ) -> list[tuple[int, launching.Outcome, list[Any]]]:
-    """Runs a job on a node; returns how its tasks ended, with what they reported."""
+    """Runs a job on a node; returns the outcomes of its tasks and the events they reported."""
     events: dict[int, list[Any]] = {}
     outcomes = []
-    # Also what Slurm sends when the time is nearly over or others need the node: the state is saved, and whoever
-    # submitted the job submits what is left of it again.
+    # These include the signal that Slurm sends before the time limit or preemption: the job saves its state, and
+    # the driver resubmits the remaining tasks.
     with launching.stop_signal(*launching.STOP_SIGNALS) as should_stop:
         launching.run_job(
             function,
@@ -54,10 +54,10 @@ class _Slurm:
         self._folder = settings.folder
         self._pending: list[tuple[int, list[Any]]] = []
         self._jobs: dict[int, Any] = {}
-        self._names: dict[str, tuple[int, int]] = {}  # jobs and positions, by the names of tasks
+        self._names: dict[str, tuple[int, int]] = {}  # job and position, by task name
         self._reader = rows.Reader(settings.folder)
         with contextlib.suppress(StopIteration):
-            list(self._reader.new())  # what is there is in the tables already
+            list(self._reader.new())  # existing records are in the tables already
         try:
             self._executor = submitit.AutoExecutor(
                 folder=str(pathlib.Path(settings.folder) / "slurm"), cluster=settings.address
@@ -88,7 +88,7 @@ class _Slurm:
                         for _, tasks in jobs
                     ]
             except (submitit.core.utils.FailedJobError, subprocess.SubprocessError, OSError) as error:
-                raise errors.UserError(f"Slurm refused the jobs: {launching.describe(error)}") from error
+                raise errors.UserError(f"Slurm rejected the jobs: {launching.describe(error)}") from error
             for (job, tasks), handle in zip(jobs, handles, strict=True):
                 self._jobs[job] = handle
                 self._names.update({getattr(task, "name", ""): (job, i) for i, task in enumerate(tasks)})
@@ -97,7 +97,7 @@ class _Slurm:
         self._submit_pending()
         time.sleep(0.3)
         ended = {job: handle for job, handle in self._jobs.items() if handle.done()}
-        # Rows of tasks whose jobs are still at the next ones.
+        # Rows of finished tasks whose jobs are still running later tasks.
         for record in self._reader.new():
             if record.task in self._names:
                 job, i = self._names[record.task]
@@ -115,7 +115,7 @@ class _Slurm:
                     yield job, "outcome", (i, outcome)
             except submitit.core.utils.UncompletedJobError:
                 why = f"process died (job {handle.job_id}: {handle.state.lower()})"
-            except Exception as error:  # of submitit's own, or what it could not pickle
+            except Exception as error:  # from submitit itself, or something that it could not pickle
                 why = f"process died (job {handle.job_id}: {launching.describe(error)})"
             del self._jobs[job]
             yield job, "ended", why
@@ -133,7 +133,7 @@ class _Slurm:
 
     def stop(self) -> None:
         self._pending = []
-        if not self._is_local:  # those that have not begun have nothing to save
+        if not self._is_local:  # jobs that have not started have nothing to save
             waiting = [str(handle.job_id) for handle in self._jobs.values()]
             subprocess.run(["scancel", "--state=PENDING", *waiting], check=False, capture_output=True)
         self._signal(signal.SIGTERM if self._is_local else signal.SIGUSR2)
@@ -152,11 +152,11 @@ def run_tasks(
     settings: launching.ClusterSettings,
     **options: Any,
 ) -> bool:
-    """Runs all tasks as jobs of Slurm; see `workers.run_tasks`."""
+    """Runs all tasks as Slurm jobs; see `workers.run_tasks`."""
     if not tasks:
         return True
     for name, value in settings.environment.items():
-        os.environ.setdefault(name, value)  # jobs inherit it
+        os.environ.setdefault(name, value)  # inherited by jobs
     is_local = settings.address == "local"
     slots = num_workers if is_local else settings.most_jobs or 100
     return launching.run_on_cluster(
@@ -165,7 +165,7 @@ def run_tasks(
         on_event,
         on_failure,
         tasks_per_job=settings.job_size(len(tasks), slots),
-        # Slurm has a queue; the executor of this machine starts everything at once.
+        # Slurm has a queue; submitit's local executor starts all jobs immediately.
         most_jobs=num_workers if is_local else None,
         **options,
     )

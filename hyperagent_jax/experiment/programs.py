@@ -1,7 +1,7 @@
 """The programs that runs compile, by name, as functions and the shapes of their arguments.
 
-For looking at them without running them: lowered for another platform, or compiled ahead of time for a device that
-is not there.
+Used to inspect programs without running them: lowered for another platform, or compiled ahead of time for a device
+that is not present.
 """
 
 from collections.abc import Callable
@@ -31,8 +31,8 @@ class Program(NamedTuple):
     Attributes:
         function: the function.
         arguments: shapes of its arguments.
-        donated: numbers of the arguments whose memory it may use for its results.
-        make_arguments: makes arguments of these shapes, to measure how long it takes here.
+        donated: positions of the donated arguments.
+        make_arguments: makes arguments of these shapes, to time the function on this machine.
     """
 
     function: Callable[..., Any]
@@ -41,7 +41,7 @@ class Program(NamedTuple):
     make_arguments: Callable[[], tuple[Any, ...]]
 
     def jitted(self) -> Any:
-        """The function, to be lowered and compiled."""
+        """The jitted function, not yet lowered or compiled."""
         return jax.jit(self.function, donate_argnums=self.donated)
 
 
@@ -52,7 +52,7 @@ def _program(
 
 
 def deep_sea_chunk(agent: str, size: int, num_seeds: int, num_steps: int = 1_000, **settings: Any) -> Program:
-    """Some steps of a group of seeds on DeepSea and an evaluation: what `run_deepsea.py` dispatches."""
+    """Returns some DeepSea steps of a group of seeds and an evaluation, as `run_deepsea.py` dispatches them."""
     protocol = deep_sea.Protocol(size=size)
     config = deep_sea.EXPERIMENT.capped(agents.CONFIGS[agent](**settings), protocol)
     _, init, advance = deep_sea.make(agent, config, protocol)
@@ -71,7 +71,7 @@ def _atari_agent(agent: str, preset: str, **settings: Any) -> agents.Agent:
 
 
 def atari_update(agent: str, preset: str = "paper", **settings: Any) -> Program:
-    """One update on frames: what `run_atari.py` dispatches most."""
+    """Returns one update on frames, which `run_atari.py` dispatches most."""
     made = _atari_agent(agent, preset, **settings)
     size = made.config.batch_size
 
@@ -91,7 +91,7 @@ def atari_update(agent: str, preset: str = "paper", **settings: Any) -> Program:
 
 
 def atari_act(agent: str, preset: str = "paper", num_envs: int = 4, **settings: Any) -> Program:
-    """One step of acting in several games."""
+    """Returns one step of acting in several environments."""
     made = _atari_agent(agent, preset, **settings)
 
     def make() -> tuple[Any, ...]:
@@ -106,7 +106,7 @@ def atari_act(agent: str, preset: str = "paper", num_envs: int = 4, **settings: 
 
 
 def tabular(agent: str, num_seeds: int = 32, num_episodes: int = 100) -> Program:
-    """Some episodes of a tabular agent on RiverSwim, many seeds."""
+    """Returns some episodes of a tabular agent on RiverSwim, for many seeds."""
     mdp = mdps.river_swim()
     made = tabular_agents.AGENTS[agent](tabular_agents.Settings(num_episodes), tabular_base.size_of(mdp))
 

@@ -1,7 +1,7 @@
-"""What tasks have given, written by whoever ran them: nothing is lost with the driver that was to hear of it.
+"""Records of finished tasks, written by the process that ran them, so that no result is lost with the driver.
 
-Every process appends to a file of its own in <logdir>/rows, a line per finished task, with a digest. The driver
-makes results.csv and curve.csv of them and then deletes them.
+Every process appends to its own file in <logdir>/rows, one line per finished task, with a digest. The driver
+collects the records in results.csv and curve.csv and then deletes them.
 """
 
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ class Record(NamedTuple):
     """All rows of one task."""
 
     task: str  # its name
-    columns: dict[str, str]  # that tell it from others, without the seed
+    columns: dict[str, str]  # that identify it, besides the seed
     results: dict[str, dict[str, Any]]  # by seed
     curve: list[tuple[int, dict[str, Any]]]  # with their seeds
 
@@ -32,8 +32,8 @@ def _folder(logdir: str | os.PathLike) -> pathlib.Path:
 
 @functools.lru_cache(maxsize=1)
 def _own_name(pid: int) -> str:
-    """The name of a process's file; processes of different containers may have the same number."""
-    del pid  # a process that was forked has a name of its own
+    """Returns the name of this process's file; in different containers, process ids may coincide."""
+    del pid  # makes a forked process choose a new name
     return f"{files.process_name()}-{uuid.uuid4().hex[:8]}.jsonl"
 
 
@@ -42,13 +42,13 @@ def _digest(text: str) -> str:
 
 
 def add(logdir: str, record: Record) -> None:
-    """Appends a record to the file of this process, and waits until the disk has it."""
+    """Appends a record to the file of this process, and waits until it is on disk."""
     text = json.dumps(record._asdict())
     path = _folder(logdir) / _own_name(os.getpid())
     with files.writing(path):
         path.parent.mkdir(exist_ok=True)
         is_new = not path.exists()
-        # A line of its own, also after one that a full disk cut short.
+        # Start a new line, even after a line that was truncated by a full disk.
         with open(path, "a", encoding="utf-8") as f:
             f.write(f"\n{_digest(text)} {text}\n")
             f.flush()
@@ -58,14 +58,14 @@ def add(logdir: str, record: Record) -> None:
 
 
 class Reader:
-    """Reads records as they come; each is given once. Lines that are not whole are left out."""
+    """Reads records as they arrive, each once. Incomplete lines are skipped."""
 
     def __init__(self, logdir: str | os.PathLike):
         self._folder = _folder(logdir)
         self._offsets: dict[pathlib.Path, int] = {}
 
     def new(self) -> Iterator[Record]:
-        """Yields the records that were added since the last call."""
+        """Yields the records added since the last call."""
         for path in sorted(self._folder.glob("*.jsonl")):
             begin = self._offsets.get(path, 0)
             try:
@@ -93,7 +93,7 @@ def _parse(line: bytes) -> Record | None:
 
 
 def delete(logdir: str | os.PathLike) -> None:
-    """Deletes all records; they are in the tables."""
+    """Deletes all records, once they are in the tables."""
     for path in _folder(logdir).glob("*.jsonl"):
         path.unlink(missing_ok=True)
     if _folder(logdir).is_dir() and not any(_folder(logdir).iterdir()):

@@ -1,4 +1,4 @@
-"""What a running task talks to: its clock, its checkpoint, its rows, and whether to stop."""
+"""The interface of a running task: its clock, its checkpoint, its rows, and whether to stop."""
 
 from collections.abc import Callable, Iterator
 import contextlib
@@ -14,25 +14,25 @@ from hyperagent_jax import errors
 from hyperagent_jax.experiment import base
 from hyperagent_jax.experiment import rows
 
-# Least time between two reports of progress.
+# Minimum time between progress reports.
 _REPORT_SECONDS = 0.2
-# Least time between two complaints about a checkpoint that cannot be written.
+# Minimum time between warnings about a checkpoint that cannot be written.
 _SAY_SECONDS = 60.0
 
 
 @dataclasses.dataclass
 class Progress:
-    """Where a task stands; saved in its checkpoint, with the rows it has reported."""
+    """The progress of a task, saved in its checkpoint, including the rows it has reported."""
 
     reached: int = 0  # in the experiment's unit
     train_seconds: float = 0.0  # spent in `RunContext.training`
     curve: list[tuple[int, dict[str, Any]]] = dataclasses.field(default_factory=list)  # with their seeds
     results: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)  # by seed
-    notes: dict[str, Any] = dataclasses.field(default_factory=dict)  # what else the experiment must keep, as JSON
+    notes: dict[str, Any] = dataclasses.field(default_factory=dict)  # other state of the experiment, as JSON
 
 
 def load_progress(path: pathlib.Path) -> tuple[Progress, dict[str, Any]]:
-    """Reads where a checkpoint's task stood, and the settings it was made with."""
+    """Reads the progress and the settings of a checkpoint's task."""
     facts = checkpoint.load_facts(path)
     try:
         progress, settings = Progress(**facts["progress"]), facts["fingerprint"]
@@ -41,30 +41,30 @@ def load_progress(path: pathlib.Path) -> tuple[Progress, dict[str, Any]]:
         every = [*(row for _, row in progress.curve), *progress.results.values()]
         counts = [progress.reached, *seeds, *(row["interactions"] for _, row in progress.curve)]
         if any(type(count) is not int for count in counts):
-            raise TypeError("a count that is not one")
+            raise TypeError("not a count")
         if not all(isinstance(part, dict) for part in (settings, progress.notes, *every)):
-            raise TypeError("a part of another kind")
+            raise TypeError("not of the expected type")
         if not isinstance(progress.train_seconds, int | float):
-            raise TypeError("a time that is not one")
+            raise TypeError("not a time")
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         raise checkpoint.CheckpointError(
-            f"checkpoint {path} is of another version or corrupt: move it away to restart its run"
+            f"checkpoint {path} is corrupt or from another version: move it away to restart the run"
         ) from error
     return progress, settings
 
 
 class RunContext:
-    """The surroundings of one running task, which saves and returns once `should_stop()`."""
+    """The interface of one running task to the driver. Tasks save and return once `should_stop()` is true."""
 
     def __init__(self, task: base.Task, report: Callable[[base.Event], None], should_stop: Callable[[], bool]):
         """Reads the task's checkpoint, if there is one, and reports its rows again.
 
-        They may never have reached a file. Whoever receives them leaves out those it has.
+        They may never have been written to a file. The receiver skips those that it already has.
         """
         self.task = task
         self.should_stop = should_stop
         self.progress = Progress()
-        self.has_trained = False  # since this process began
+        self.has_trained = False  # in this process
         self._said_at: float | None = None
         self._report = report
         self._fingerprint = task.fingerprint()
@@ -94,14 +94,14 @@ class RunContext:
 
     @contextlib.contextmanager
     def training(self) -> Iterator[None]:
-        """Counts the time inside as training."""
+        """Counts the time spent inside as training."""
         self.has_trained = True
         begin = time.perf_counter()
         yield
         self.progress.train_seconds += time.perf_counter() - begin
 
     def advance(self, reached: int, text: str = "") -> None:
-        """Notes how far the task has come, and reports it now and then."""
+        """Records the progress of the task, and reports it at intervals."""
         self.progress.reached = reached
         if time.monotonic() - self._reported_at >= _REPORT_SECONDS:
             self._reported_at = time.monotonic()
@@ -118,32 +118,32 @@ class RunContext:
         self._send("result", seed, row=row)
 
     def is_done(self, seed: int) -> bool:
-        """Returns whether a seed's result was reported."""
+        """Returns whether a seed's result has been reported."""
         return str(seed) in self.progress.results
 
     def note(self, text: str) -> None:
-        """Reports a line for the user."""
+        """Reports a message to the user."""
         self._send("note", self.task.seeds[0], text=text)
 
     def check_loss(self, loss: Any, what: str, interactions: int | None = None) -> None:
-        """Refuses to continue when training has diverged; `interactions` is where progress counts episodes."""
+        """Raises an error if training has diverged; pass `interactions` if the unit of progress is different."""
         if not np.isfinite(loss):
             reached = self.progress.reached if interactions is None else interactions
             raise errors.UserError(
-                f"{what}: the loss is no longer finite after {reached:,} interactions; "
+                f"{what}: the loss is not finite after {reached:,} interactions; "
                 "lower --learning_rate or check the rewards"
             )
 
     def is_save_due(self, share: float = 1.0) -> bool:
-        """Returns whether that share of `checkpoint_seconds` has passed since the last checkpoint."""
+        """Returns whether `share` of `checkpoint_seconds` has passed since the last checkpoint."""
         return time.monotonic() - self._saved_at >= share * self.task.checkpoint_seconds
 
     def save(self, tree: Any) -> None:
-        """Writes a checkpoint; one that cannot be written is a line for the user, and training continues."""
+        """Writes a checkpoint; if it cannot be written, warns the user and lets training continue."""
         if self.task.folder:
             if not pathlib.Path(self.task.folder).is_dir():
                 raise errors.UserError(
-                    f"--logdir={self.task.folder} was removed or renamed during the run: put it back and continue "
+                    f"--logdir={self.task.folder} was removed or renamed during the run: restore it and continue "
                     "with --resume"
                 )
             facts = {"fingerprint": self._fingerprint.settings, "progress": dataclasses.asdict(self.progress)}
@@ -156,10 +156,10 @@ class RunContext:
     def _say_not_saved(self, error: checkpoint.CheckpointError) -> None:
         if self._said_at is None or time.monotonic() - self._said_at >= _SAY_SECONDS:
             self._said_at = time.monotonic()
-            self.note(f"{error}; the run continues, and the last checkpoint that could be written is kept")
+            self.note(f"{error}; training continues, and the previous checkpoint is kept")
 
     def finish(self) -> bool:
-        """Files the rows of a task and returns True, if all its seeds are done; then it needs no checkpoint."""
+        """Returns whether all seeds are done; if so, records their rows and deletes the checkpoint."""
         task = self.task
         if not all(map(self.is_done, task.seeds)):
             return False

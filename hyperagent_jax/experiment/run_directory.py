@@ -13,7 +13,7 @@ from hyperagent_jax.experiment import lock
 
 
 class RunDirectory:
-    """The files of one run; only one process writes them."""
+    """The files of a run directory; only one process writes them."""
 
     _TABLES = ("results.csv", "curve.csv", "bench.csv", "memory.csv")
 
@@ -27,15 +27,15 @@ class RunDirectory:
         extensible: Sequence[str] = (),
         notes: dict[str, Any] | None = None,
     ):
-        """Opens or makes the directory; results of different fingerprints never mix.
+        """Opens or creates the directory; results with different fingerprints are never mixed.
 
         Args:
             path: the directory.
             fingerprint: the resolved configuration.
-            resume: continue with what is there; None where that cannot be asked for.
-            overwrite: delete results that are there.
-            extensible: parts of the settings, dicts themselves, that may gain entries when a run is resumed.
-            notes: further entries of config.json; those of a resumed run replace the old ones.
+            resume: whether to continue an existing run; None for scripts without --resume.
+            overwrite: whether to delete existing results.
+            extensible: names of settings, themselves dicts, that may gain entries when a run is resumed.
+            notes: additional entries of config.json; when a run is resumed, they replace the old ones.
         """
         self.path = pathlib.Path(path)
         self._config = self.path / "config.json"
@@ -59,15 +59,15 @@ class RunDirectory:
         if not self._config.exists():
             record.update(origin)
         else:
-            # A run that is resumed elsewhere, or by another version, lists where.
-            filed = [record, *record.get("resumed", [])][-1]  # lists of objects, `_resumed` has looked
+            # Record where a run was resumed if the machine or the version is different.
+            filed = [record, *record.get("resumed", [])][-1]  # a list of objects, which `_resumed` has checked
             if any(filed.get(part) != origin[part] for part in ("commit", "versions", "machine")):
                 record["resumed"] = [*record.get("resumed", []), origin]
         with files.replacing(self._config) as f:
             f.write(json.dumps(record, indent=2) + "\n")
 
     def _check_ownership(self) -> None:
-        """Refuses files of other programs; deletes the config.json of a run that ended before it had any."""
+        """Rejects a folder with files of other programs; deletes the config.json of a run without results."""
         tables = [name for name in self._TABLES if (self.path / name).exists()]
         if self._config.exists():
             if not self._config.is_file():
@@ -75,14 +75,14 @@ class RunDirectory:
             if not tables and not any((self.path / name).exists() for name in ("checkpoints", "rows")):
                 self._config.unlink()
             return
-        what = f"a {tables[0]} without the config.json that says what it is of" if tables else ""
+        what = f"a {tables[0]} without its config.json" if tables else ""
         if any(self.path.glob("csv/*")):
             what = "logs of another program"
         if what:
-            raise errors.UserError(f"--logdir={self.path} holds {what}: choose another --logdir")
+            raise errors.UserError(f"--logdir={self.path} contains {what}: choose another --logdir")
 
     def close(self) -> None:
-        """Lets other processes open the directory; also happens when this one ends."""
+        """Releases the directory for other processes, as does the end of this one."""
         self._lock.release()
 
     def _delete(self) -> None:
@@ -91,21 +91,21 @@ class RunDirectory:
         for pattern in ("checkpoints/*", "rows/*", "maps/*", "csv/*", "*.png", "*.gif"):
             for file in filter(pathlib.Path.is_file, self.path.glob(pattern)):
                 file.unlink()
-        self._config.unlink(missing_ok=True)  # last: it says what the rest is
+        self._config.unlink(missing_ok=True)  # last, because it identifies the other files
 
     def _resumed(
         self, record: dict[str, Any], fingerprint: fingerprint_lib.Fingerprint, extensible: Sequence[str]
     ) -> dict[str, Any]:
-        """The record on file updated with `record`; refuses one of a different configuration."""
+        """Returns the record on file updated with `record`; rejects a different configuration."""
         try:
             filed = json.loads(self._config.read_text())
             old = filed["identity"]
             if not all(isinstance(part, dict) for part in (old, *filed.get("resumed", []))):
-                raise ValueError("a part that is not an object")
+                raise ValueError("not a JSON object")
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise errors.UserError(
-                f"{self._config} is damaged: put a copy of it back, or choose another --logdir; what else is in "
-                f"{self.path} was not touched"
+                f"{self._config} is corrupt: restore a copy of it, or choose another --logdir (nothing in "
+                f"{self.path} was changed)"
             ) from error
         settings = dict(fingerprint.settings)
         old = dict(old)
@@ -116,16 +116,16 @@ class RunDirectory:
             name, was, now = difference
             raise errors.UserError(
                 f"--logdir={self.path} holds a run with a different configuration ({name} was {was}, is now "
-                f"{now}): choose another --logdir or --overwrite"
+                f"{now}): choose another --logdir, or add --overwrite to delete it"
             )
         return {**filed, **record, "identity": settings}
 
     def rows(self, name: str) -> list[dict[str, str]]:
-        """The rows of results.csv ("results") or curve.csv ("curve")."""
+        """Returns the rows of results.csv ("results") or curve.csv ("curve")."""
         return results.read_csv(self.path / f"{name}.csv")
 
     def add(self, name: str, fields: Sequence[str], row: dict[str, Any]) -> None:
-        """Appends one row to a csv file, without waiting for the disk: whoever made the row has it on file."""
+        """Appends one row to a csv file, without waiting for the disk: the task has already saved the row."""
         self._lock.require()
         path = self.path / f"{name}.csv"
         is_new = not path.exists()
@@ -136,7 +136,7 @@ class RunDirectory:
             writer.writerow(row)
 
     def write(self, name: str, fields: Sequence[str], rows: Sequence[dict[str, Any]]) -> None:
-        """Replaces a csv file; columns that its rows lack, because an older version wrote them, are left blank."""
+        """Replaces a csv file; columns missing from rows of an older version are left empty."""
         self._lock.require()
         path = self.path / f"{name}.csv"
         if unknown := [column for column in (rows[0] if rows else ()) if column not in fields]:

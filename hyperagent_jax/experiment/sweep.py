@@ -1,4 +1,4 @@
-"""Grids over any experiment: every combination of agents, problems, seeds and settings, checked and in order."""
+"""Plans sweeps of any experiment: all combinations of agents, problems, seeds and settings, checked and sorted."""
 
 from collections.abc import Mapping, Sequence
 import dataclasses
@@ -15,12 +15,12 @@ from hyperagent_jax.experiment import base
 from hyperagent_jax.experiment import fingerprint as fingerprint_lib
 
 Grid = Mapping[str, Any]
-# More than these would not fit in one table and one queue.
+# More runs would be too many for one table and one queue.
 MOST_RUNS = 1_000_000
 
 
 def read(text: str) -> list[Grid]:
-    """Reads grids: a JSON object, a list of objects, or the path of a file that holds one of these."""
+    """Reads grids from a JSON object, a list of objects, or the path of a file with one of these."""
     source = "--grid"
     if not text.lstrip().startswith(("{", "[")):
         source = f"--grid={text}"
@@ -45,15 +45,15 @@ def read(text: str) -> list[Grid]:
     grids = grids if isinstance(grids, list) else [grids]
     if not grids or not all(isinstance(grid, dict) for grid in grids):
         raise errors.UserError(
-            f"{source} must be a JSON object that maps names of settings to lists of values, or a list of such"
-            " objects"
+            f"{source} must be a JSON object that maps names of settings to lists of values, or a list of such "
+            "objects"
         )
     return grids
 
 
 def _values(name: str, annotation: Any, entry: Any) -> list[Any]:
-    """The values that an entry of a grid lists, each once; a single value may stand for a list of one."""
-    # A list of numbers is one value of a setting that is itself a list.
+    """Returns the distinct values of an entry of a grid; a single value stands for a list of one."""
+    # For a setting that is itself a list, a list of numbers is one value.
     is_one = not isinstance(entry, list) or (
         config_lib.is_list(annotation) and entry and not any(isinstance(x, list) for x in entry)
     )
@@ -64,7 +64,7 @@ def _values(name: str, annotation: Any, entry: Any) -> list[Any]:
 
 
 class _Space:
-    """The keys that grids of an experiment can have, with their types and defaults."""
+    """The keys that grids of an experiment may have, with their types and defaults."""
 
     def __init__(self, experiment: base.Experiment):
         self.experiment = experiment
@@ -77,11 +77,11 @@ class _Space:
         self._defaults: dict[tuple[str, Any], dict[str, config_lib.Setting]] = {}
 
     def of(self, agent: str) -> dict[str, config_lib.Setting]:
-        """The settings that runs of an agent have, besides agent, problem and seed."""
+        """Returns the settings of an agent's runs, besides agent, problem and seed."""
         return self._of[agent]
 
     def values(self, grid: Grid) -> dict[str, list[Any]]:
-        """Checks a grid and returns the values of its keys, seeds last: they share a compiled program."""
+        """Checks a grid and returns the values of its keys, seeds last because they share a compiled program."""
         problem = self.experiment.problem
         grid = {**grid, **{name: value for name, value in self.fixed.items() if name not in grid}}
         names = _values("agent", str, grid["agent"])
@@ -92,8 +92,8 @@ class _Space:
         kinds = {**{name: type(value) for name, value in self.fixed.items()}, **every}
         if unknown := [key for key in grid if key not in kinds]:
             raise errors.UserError(
-                f"the grid's {unknown[0]!r} is not a setting of {self.experiment.name} or of {', '.join(names)}; "
-                f"there are: {problem}, {', '.join(every)}"
+                f"unknown setting {unknown[0]!r} in the grid for {self.experiment.name} with {', '.join(names)}; "
+                f"choose from {problem}, {', '.join(every)}"
             )
         values = {key: _values(key, kinds[key], entry) for key, entry in grid.items()}
         for seed in values["seed"]:
@@ -106,7 +106,7 @@ class _Space:
         return values
 
     def task(self, chosen: dict[str, Any], settings: Sequence[str], seed: int, logdir: str) -> base.Task:
-        """Makes the run of one combination and a seed; refuses values that are out of range."""
+        """Makes the task of one combination and seed; rejects values that are out of range."""
         experiment, agent, own = self.experiment, chosen["agent"], self.of(chosen["agent"])
 
         def pick(known: Mapping[str, Any]) -> dict[str, Any]:
@@ -132,15 +132,15 @@ class _Space:
 def plan(experiment: base.Experiment, grids: Sequence[Grid], logdir: str) -> base.Plan:
     """Checks grids and plans their runs: smaller problems first, and the seeds of a cell one after the other.
 
-    Grids map agent, problem, seed, and names of settings of the protocol, the options and the agents to a value or
-    a list of values. A key that only some of the grids have has its default in the others.
+    A grid maps agent, problem, seed, and settings of the protocol, the options and the agents to a value or a list
+    of values. Keys that are missing from some of the grids have their defaults there.
     """
     space = _Space(experiment)
     values = [space.values(grid) for grid in grids]
     num_combinations = sum(math.prod(map(len, own.values())) for own in values)
     if num_combinations > MOST_RUNS:
         raise errors.UserError(
-            f"the grid has {num_combinations:,} combinations; {MOST_RUNS:,} are the most of one sweep: give fewer "
+            f"the grid has {num_combinations:,} combinations, but a sweep is limited to {MOST_RUNS:,}: give fewer "
             "values, or split it over several --logdir"
         )
     keys = dict.fromkeys(key for grid in grids for key in grid)
@@ -168,8 +168,8 @@ def plan(experiment: base.Experiment, grids: Sequence[Grid], logdir: str) -> bas
         if (absent := [key for key in settings if key not in space.of(name)])
     ]
     remark = (
-        f"{'; '.join(lacking)}: left blank there, and runs that are then the same are run once "
-        f"({num_combinations} combinations are {len(tasks)} runs)"
+        f"{'; '.join(lacking)}: left blank there, and duplicate runs are run once "
+        f"({num_combinations} combinations give {len(tasks)} runs)"
     )
     identity = {
         "experiment": "sweep",
@@ -177,7 +177,7 @@ def plan(experiment: base.Experiment, grids: Sequence[Grid], logdir: str) -> bas
         "protocol": {name: setting.default for name, setting in space.protocol.items() if name not in keys},
         "configs": {name: dataclasses.asdict(config) for name, config in configs.items()},
     }
-    if experiment.name != "deepsea":  # the only one there was before
+    if experiment.name != "deepsea":  # older versions had no other experiment
         identity["of"] = experiment.name
     return base.Plan(
         experiment,

@@ -1,4 +1,4 @@
-"""results.csv and curve.csv of a plan: rows checked, each once, and in the end in the order of the plan."""
+"""results.csv and curve.csv of a plan: checks rows, writes each once, and finally sorts them as in the plan."""
 
 from collections.abc import Callable, Mapping, Sequence
 import math
@@ -11,7 +11,7 @@ from hyperagent_jax.experiment import run_directory
 
 Key = tuple[str, ...]
 
-# Columns that hold neither numbers nor what tells rows apart.
+# Columns of text that are not keys.
 _TEXTS = {"agent", "env", "game", "bsuite_id", "status", "reason", "error", "command"}
 
 
@@ -19,7 +19,7 @@ class Tables:
     """The rows of a run directory."""
 
     def __init__(self, plan: base.Plan, directory: run_directory.RunDirectory):
-        """Reads what is there; rows that tasks had filed when their driver was killed join the others."""
+        """Reads existing rows, including those recorded by tasks after their driver was killed."""
         self._plan = plan
         self._directory = directory
         self.tasks: dict[Key, base.Task] = {plan.key(task.columns_of(task.seeds[0])): task for task in plan.tasks}
@@ -35,7 +35,7 @@ class Tables:
         rows: dict[Key, dict[str, str]] = {}
         for number, row in enumerate(on_file):
             if (key := plan.key(row)) in rows:
-                raise _damaged(directory, "results", number, "a run that is there twice")
+                raise _damaged(directory, "results", number, "duplicate run")
             rows[key] = row
         for key, task, seed, row in self._results_of(filed):
             if key not in rows or rows[key].get("error"):
@@ -50,7 +50,7 @@ class Tables:
         return kept
 
     def _results_of(self, filed: Sequence[rows_lib.Record]) -> list[tuple[Key, base.Task, int, dict[str, Any]]]:
-        """The results in records that are of this plan."""
+        """Returns the results in `filed` that belong to this plan."""
         found = []
         for record in filed:
             for seed, row in record.results.items():
@@ -60,7 +60,7 @@ class Tables:
         return found
 
     def _check(self, name: str, rows: Sequence[dict[str, str]], keys: Sequence[str]) -> None:
-        """Refuses a table that this library did not write like this."""
+        """Rejects a table with rows that this library cannot have written."""
         plan = self._plan
         agent = plan.tasks[0].agent
         for number, row in enumerate(rows):
@@ -87,11 +87,11 @@ class Tables:
 
     @property
     def done(self) -> Mapping[Key, dict[str, Any]]:
-        """The rows of results.csv, by their keys."""
+        """The rows of results.csv by key."""
         return self._results
 
     def begin(self, reached: Mapping[Key, int]) -> None:
-        """Drops rows of curve.csv that will be reported again; `reached` is how far runs are in checkpoints."""
+        """Drops rows of curve.csv that will be reported again; `reached` is the progress in checkpoints."""
         plan = self._plan
         if not plan.curve_fields:
             return
@@ -113,7 +113,7 @@ class Tables:
                     self._write_curve(self.tasks[key], key, seed, row)
 
     def full_row(self, task: base.Task, seed: int, row: dict[str, Any]) -> dict[str, Any]:
-        """A row of results.csv; what has no column is left out."""
+        """Returns a row with exactly the columns of results.csv."""
         fields = self._plan.result_fields
         known = {**row, **task.columns_of(seed), "agent": task.agent}
         if "command" in fields:
@@ -121,7 +121,7 @@ class Tables:
         return {name: known.get(name, "") for name in fields}
 
     def add_result(self, task: base.Task, seed: int, row: dict[str, Any]) -> dict[str, Any] | None:
-        """Writes a row of results.csv, and returns it; None if it is there already."""
+        """Writes a row of results.csv and returns it, or None if it already exists."""
         key = self._plan.key(task.columns_of(seed))
         if key in self._results:
             return None
@@ -131,7 +131,7 @@ class Tables:
         return full
 
     def add_curve(self, task: base.Task, seed: int, row: dict[str, Any]) -> None:
-        """Writes a row of curve.csv, unless it is there already."""
+        """Writes a row of curve.csv unless it already exists."""
         key = self._plan.key(task.columns_of(seed))
         if self._plan.curve_fields and key not in self._results:
             self._write_curve(task, key, seed, row)
@@ -143,7 +143,7 @@ class Tables:
             self._directory.add("curve", self._plan.curve_fields, {**row, **task.columns_of(seed)})
 
     def finish(self) -> dict[Key, dict[str, str]]:
-        """Puts all rows in the order of the plan, whoever was first; returns the results by their keys."""
+        """Sorts all rows in the order of the plan; returns the results by key."""
         plan = self._plan
         order = {key: position for position, key in enumerate(self.tasks)}
 
@@ -161,7 +161,7 @@ class Tables:
             for record in self._filed
             for seed in record.results
         )
-        if placed:  # else they are of a larger plan, which will want them
+        if placed:  # other records belong to a larger plan, which still needs them
             rows_lib.delete(self._directory.path)
         return {key: row for row in rows if (key := plan.key(row)) in self.tasks}
 
@@ -178,5 +178,5 @@ def _damaged(directory: run_directory.RunDirectory, name: str, number: int, prob
     path = directory.path / f"{name}.csv"
     line = " ".join(problem.split())
     return errors.UserError(
-        f"{path} is damaged (row {number + 1}: {line}): put that right, or move the file away to run it all again"
+        f"{path} is corrupt (row {number + 1}: {line}): fix it, or move the file away to run everything again"
     )

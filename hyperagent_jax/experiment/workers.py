@@ -1,7 +1,7 @@
-"""Tasks spread over processes, one core each, with their reports gathered in one place.
+"""Distributes tasks over processes with one core each, and collects their reports in this process.
 
-On a CPU small networks run fastest on one thread each (see BUILD_NOTES.md), so many seeds are many
-processes there. On an accelerator one process with vmapped seeds is the better choice.
+On a CPU small networks run fastest on one thread each (see BUILD_NOTES.md), so each seed is a process there. On an
+accelerator, one process with vmapped seeds is faster.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,12 +16,12 @@ from typing import Any
 from hyperagent_jax import errors
 from hyperagent_jax.experiment import launching
 
-# What a terminal or Slurm sends to all processes; the parent answers for them.
+# Signals that a terminal or Slurm sends to all processes; only the parent handles them.
 _PARENTS = tuple(number for number in launching.STOP_SIGNALS if number != signal.SIGTERM)
 
 
 def _end_with_parent() -> None:
-    """Ends this process when its parent is gone: nobody would write what it reports."""
+    """Exits this process when its parent dies: nobody would write what it reports."""
     parent = multiprocessing.parent_process()
     assert parent is not None  # workers have one
     parent.join()
@@ -39,7 +39,7 @@ def _work(function: launching.TaskFunction, connection: connection_lib.Connectio
         try:
             connection.send((kind, content))
         except BrokenPipeError:
-            os._exit(1)  # the parent is gone or has given up
+            os._exit(1)  # the parent is dead or has given up
 
     def receive() -> Any:
         try:
@@ -61,10 +61,10 @@ def _work(function: launching.TaskFunction, connection: connection_lib.Connectio
 
 
 class _Worker:
-    """A process, the pipe to it and the task it holds.
+    """A process, the pipe to it and its current task.
 
-    Every worker has a pipe of its own: a process that is killed while it holds the lock of a shared queue would
-    leave the others waiting forever.
+    Every worker has its own pipe: if a process were killed while holding the lock of a shared queue, the others
+    would wait forever.
     """
 
     def __init__(self, function: launching.TaskFunction, keep_going: bool):
@@ -73,22 +73,22 @@ class _Worker:
         self.has_begun = False
         self.connection, theirs = context.Pipe()
         self.process = context.Process(target=_work, args=(function, theirs, keep_going), daemon=True)
-        # The new process inherits what is blocked: Ctrl-C must not end it while it is still importing.
+        # The new process inherits the blocked signals: Ctrl-C must not kill it while it is still importing.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, _PARENTS)
         self.process.start()
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        theirs.close()  # so that the pipe ends with the process
+        theirs.close()  # so that the pipe closes with the process
 
     def give(self, task: Any) -> None:
-        """Hands over a task, or None for the end."""
+        """Hands over a task, or None to end the process."""
         self.task = task
         try:
             self.connection.send(task)
         except BrokenPipeError:
-            pass  # it died, which the pipe's other direction will tell
+            pass  # it died; reading from the pipe will show that
 
     def take(self) -> tuple[str, Any]:
-        """The next message; ("ended", exit code) when the process is gone."""
+        """Returns the next message, or ("ended", exit code) if the process has exited."""
         try:
             message = self.connection.recv()
         except (EOFError, OSError):  # OSError: killed in the middle of a message
@@ -111,24 +111,24 @@ def run_tasks(
     retries: int = 0,
     on_lost: Callable[[Any, str], None] = lambda task, text: None,
 ) -> bool:
-    """Runs all tasks; `on_event` sees every report, in this process.
+    """Runs all tasks and passes every report to `on_event`, in this process.
 
     Args:
         function: the task function; importable by name.
         tasks: picklable tasks, none of them None, started in this order as far as `group` allows.
         num_workers: number of processes; 1 runs everything in this one.
         on_event: called with each report.
-        on_failure: called with a task that raised an exception or was lost too often, and one line that says so;
-            the other tasks continue. Without it the first failure ends them all.
-        isolate: whether a single worker is a process of its own too, so that its death is not this one's.
-        group: maps a task to a value that tasks share that fit together, say one compiled program. A worker
-            prefers the group it has begun, then one that no other worker is at, so that few have to begin a group.
-        seconds_to_save: after this long a worker that was asked to stop is killed.
-        retries: how often a task whose process was killed is run again, in a new one.
-        on_lost: called with such a task, and one line that says so.
+        on_failure: called with a task that raised an exception or was lost too often, and a one-line message; the
+            other tasks continue. Without it, the first failure ends all tasks.
+        isolate: whether a single worker runs in a separate process too, so that its crash does not end this one.
+        group: maps a task to its group, such as the compiled program that the tasks of a group share. A worker
+            prefers its current group, then one without a worker, so that few workers have to compile each program.
+        seconds_to_save: workers that were asked to stop are killed after this time.
+        retries: how often to rerun a task whose process was killed, in a new process.
+        on_lost: called with such a task and a one-line message.
 
     Returns:
-        Whether all tasks ran; False when the user asked to stop.
+        Whether all tasks ran; False if the user asked to stop.
     """
     num_workers = min(num_workers, len(tasks))
     with launching.stop_signal(*launching.STOP_SIGNALS) as should_stop:
@@ -151,7 +151,7 @@ def run_tasks(
 
 
 class _Pool:
-    """Worker processes, and who is at what."""
+    """The worker processes and their tasks."""
 
     def __init__(
         self,
@@ -165,7 +165,7 @@ class _Pool:
     ):
         self._function, self._num_workers, self._seconds_to_save = function, num_workers, seconds_to_save
         self._queue, self._failures, self._on_event, self._should_stop = queue, failures, on_event, should_stop
-        self._workers: dict[Any, _Worker] = {}  # by their connections
+        self._workers: dict[Any, _Worker] = {}  # by connection
 
     def _is_stopping(self) -> bool:
         return bool(self._failures.message) or self._should_stop()
@@ -177,7 +177,7 @@ class _Pool:
         return next(iter(self._queue.take(begun=worker.task, taken=taken)), None)
 
     def run(self, keep_going: bool) -> bool:
-        """Runs all tasks; returns False when the user asked to stop."""
+        """Runs all tasks; returns False if the user asked to stop."""
         deadline: float | None = None
         workers, failures = self._workers, self._failures
 
@@ -209,18 +209,18 @@ class _Pool:
                         if self._queue and not self._is_stopping():
                             if worker.has_begun:
                                 start()
-                            elif not workers:  # another one would end as soon
-                                failures.message = f"a worker {died} before it could begin"
+                            elif not workers:  # a new one would die, too
+                                failures.message = f"a worker {died} before it could start"
                     elif kind == "stopped":
                         worker.task = None
                         if not self._is_stopping():
-                            failures.lose(task, "process was asked to end")
+                            failures.lose(task, "process was asked to stop")
                     else:  # ready, done or failed
                         if kind == "failed":
                             failures.fail(task, content, content)
                         worker.give(self._next_task(worker))
         finally:
-            # After an exception of a callback nobody reads what workers still send: they must not wait for it.
+            # After an exception in a callback, nobody reads what workers send: they must not wait for that.
             for connection in workers:
                 connection.close()
         if failures.message:
