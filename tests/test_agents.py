@@ -55,13 +55,13 @@ def test_auto_does_not_trust_a_loss_of_ones_own():
         (lambda: agents.make_agent("ddqn", hyperagent.Config(), STATES), "must be made by agents.CONFIGS['ddqn']"),
         (lambda: hyperagent.Config(replay_capacity=1e5), "replay_capacity must be a whole number, got 100000.0"),
         (lambda: hyperagent.Config(hidden_sizes=64), "hidden_sizes must be one or more positive widths, got 64"),
-        (lambda: hyperagent.Config(independent_prior=True), "independent_prior is a kind of unit_prior: use both"),
+        (lambda: hyperagent.Config(independent_prior=True), "independent_prior needs unit_prior: use both"),
         (lambda: agents.CONFIGS["hyperagent_rmax"](unit_prior=False), "use unit_prior=True"),
         (
             lambda: agents.CONFIGS["hyperagent_rmax"](network="epinet"),
             "in the index: use network=last_layer",
         ),
-        (lambda: agents.make("hyperagent_rmax", STATES, prior_scale=0.0), "got the scale 0.0"),
+        (lambda: agents.make("hyperagent_rmax", STATES, prior_scale=0.0), "got prior_scale=0.0"),
         (lambda: losses.with_gradient_penalty(losses.Loss(None, None), 0.1), "needs a loss with apply_with_value"),
     ],
 )

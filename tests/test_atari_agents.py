@@ -73,7 +73,7 @@ def test_presets_are_the_tables():
                 assert getattr(config, field) == value, (preset, name, field)
     with pytest.raises(ValueError, match="unknown preset 'best'; choose one of paper, released"):
         atari_presets.configs("best")
-    with pytest.raises(ValueError, match="hidden_sizes must be one width for pixels"):
+    with pytest.raises(ValueError, match="hidden_sizes must be a single width for pixels"):
         agents.make_agent("ddqn", atari_presets.configs("paper")["ddqn"](hidden_sizes=(64, 64)), PIXELS)
 
 

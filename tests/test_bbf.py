@@ -308,10 +308,10 @@ def test_epsilon_and_refusals():
         ties = jnp.array([0.9, 0.1, 0.2])
         chosen = agent.actor.select(values, noise._replace(explore=explore, ties=ties), 2_000)
         assert int(chosen) == (1 if is_greedy else 0)
-    with pytest.raises(ValueError, match="which the replay of frames does not give: use run_jax.py"):
+    with pytest.raises(ValueError, match="which the frame replay does not provide: use run_jax.py"):
         vector.replay_settings(make_agent(types.EnvironmentSpec(3, (36, 36, 4))), 4, (4, 36, 36))
     for settings, message in (
-        ({"optimizer": "adam"}, "bbf has AdamW: use optimizer=auto"),
+        ({"optimizer": "adam"}, "bbf uses AdamW: set optimizer=auto"),
         ({"n_step": 1}, "n_step must be at least 2 for bbf"),
         ({"target_tau": 0.0}, "target_tau must be greater than 0"),
     ):

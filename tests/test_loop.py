@@ -182,7 +182,7 @@ def test_observations_have_one_type(program):
     agent = loop_lib.OnlineAgent(program, jax.random.key(0))
     step = dm_env.restart(np.zeros(2, np.int32))
     agent.update(step, agent.select_action(step), dm_env.transition(0.0, np.float32([1.5, 0.25])))
-    with pytest.raises(ValueError, match="were int32 at first and now are float32: pass an `observe`"):
+    with pytest.raises(ValueError, match="observation was int32 but a later one is float32: pass an `observe`"):
         agent.select_action(dm_env.transition(0.0, np.float32([1.5, 0.25])))
 
 

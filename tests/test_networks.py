@@ -325,7 +325,7 @@ def test_values_of_the_unknown_by_hand():
     assert value(3.0, 4.0, 1.0) == pytest.approx(3.0)
     assert value(0.6, 0.8, 5.0) == value(3.0, 4.0, 5.0) == 5.0  # known to be better than the unknown
     for limits, message in (
-        (dict(prior_norm=0.0), "needs a prior that tells what is unknown, got the scale 0.0"),
+        (dict(prior_norm=0.0), "needs a prior of positive norm, got prior_scale=0.0"),
         (dict(known_below=0.75), "known_below must be at least 0 and less than unknown_above, got 0.75 and 0.75"),
         (dict(known_below=-0.1), "known_below must be at least 0 and less than unknown_above, got -0.1 and 0.75"),
     ):

@@ -360,7 +360,7 @@ def test_bayes_ucbdqn_acts_on_and_bootstraps_from_a_quantile():
     "make, message",
     [
         (lambda: agents.CONFIGS["noisy_net"](noise="white"), "unknown noise 'white'"),
-        (lambda: agents.CONFIGS["rainbow"](num_atoms=2), "num_atoms must be 1, for values, or at least 3"),
+        (lambda: agents.CONFIGS["rainbow"](num_atoms=2), "num_atoms must be 1 .plain values. or at least 3"),
         (lambda: agents.CONFIGS["rainbow"](dueling="yes"), "unknown dueling 'yes'"),
         (lambda: agents.CONFIGS["bayes_ucbdqn"](optimistic=False), "use optimistic=True, or bootdqn"),
         (lambda: agents.CONFIGS["bootdqn"](mask_distribution="cube"), "unknown mask_distribution 'cube'"),

@@ -63,7 +63,7 @@ def read(path):
         (["--game=Ant"], "unknown game 'Ant'; there are Alien, "),
         (
             ["--network=all_layers"],
-            "network=all_layers has no convolutions, so it is not for pixels: use last_layer",
+            "network=all_layers has no convolutions, so it cannot take images: use last_layer",
         ),
         (["--agent=hypermodel"], "unknown agent 'hypermodel'; choose one of hyperagent, hyperagent_ois, ddqn"),
         (["--replay_capacity=900000000", "--steps=900000000"], "GB of memory and"),

@@ -89,7 +89,7 @@ def test_results_and_killed_equals_unbroken(tmp_path):
         (["--env=gymnax/Nothing-v0"], "error: gymnax has no 'Nothing-v0'; it has Acrobot-v1"),
         (["--env=Breakout"], "error: unknown environment 'Breakout': names are explore/NAME, minatar/NAME"),
         (["--env=gymnax/Pendulum-v1"], "error: gymnax/Pendulum-v1 has continuous actions"),
-        (["--env=gymnax/CartPole-v1", "--torso=small_conv"], "error: torso=small_conv is for pictures"),
+        (["--env=gymnax/CartPole-v1", "--torso=small_conv"], "error: torso=small_conv is for images"),
         (
             ["--env=gymnax/CartPole-v1", "--num_envs=3", "--update_period=4"],
             "error: update_period=4 must be a multiple of num_envs=3",

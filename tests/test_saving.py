@@ -62,7 +62,7 @@ def test_every_agent_is_what_it_was(name, tmp_path):
 
 
 def test_errors_of_files(tmp_path):
-    with pytest.raises(ValueError, match="there is no saved agent"):
+    with pytest.raises(ValueError, match="does not exist"):
         hx.load_agent(tmp_path / "missing")
     text = tmp_path / "text"
     text.write_text("hello")
@@ -76,7 +76,7 @@ def test_errors_of_files(tmp_path):
     hx.save_agent(tmp_path / "agent", agent, variables)
     facts = checkpoint.load_facts(tmp_path / "agent")
     for changed, message in (
-        ({"agent": "dqn3"}, "holds an agent 'dqn3', which this version does not have"),
+        ({"agent": "dqn3"}, "holds the agent 'dqn3', which this version does not have"),
         ({"config": {**facts["config"], "width": 3}}, "settings that this version of ddqn does not have: width"),
         ({"config": {**facts["config"], "batch_size": "3"}}, 'batch_size must be a whole number, got "3"'),
         ({"config": {**facts["config"], "hidden_sizes": [9]}}, "belongs to another agent or version"),
@@ -90,7 +90,7 @@ def test_errors_of_saving(tmp_path):
     agent, other = (hx.agents.make("ddqn", ARRAYS, **{**SMALL, "hidden_sizes": (n,)}) for n in (5, 6))
     with pytest.raises(ValueError, match="use agent.learner.variables"):
         hx.save_agent(tmp_path / "agent", agent, other.network.init(jax.random.key(0)))
-    with pytest.raises(ValueError, match="only agents made by agents.make"):
+    with pytest.raises(ValueError, match="only agents from agents.make"):
         hx.save_agent(tmp_path / "agent", agent._replace(name=""), agent.network.init(jax.random.key(0)))
     assert not list(tmp_path.iterdir())
 

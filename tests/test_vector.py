@@ -152,7 +152,7 @@ def test_playing_again_can_be_stopped_and_is_checked(tmp_path):
     assert not stopped.restore(runner.facts(), load, lambda: asked.append(None) or len(asked) == 4)
     assert len(asked) == 4 and len(stopped.environment.actions[0]) == 3  # a user need not wait for the rest
     resumed = make_runner(environment=fake_vector.FakeVector([[(2, fake_vector.OVER)]] * 3, SHAPE))
-    with pytest.raises(Exception, match="do not repeat what they did before"):
+    with pytest.raises(Exception, match="recorded actions gave different observations"):
         resumed.restore(runner.facts(), load)
 
 

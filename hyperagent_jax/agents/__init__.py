@@ -1,6 +1,6 @@
 """The agents, by name.
 
-`CONFIGS` maps their names to presets: `CONFIGS["hyperagent"](batch_size=64)` is a config. `make` makes an agent.
+`CONFIGS` maps their names to presets: `CONFIGS["hyperagent"](batch_size=64)` is a config. `make` builds an agent.
 """
 
 from typing import Any
@@ -20,18 +20,18 @@ def _preset(name: str) -> Preset:
 
 
 def make(name: str, spec: types.EnvironmentSpec, **settings: Any) -> Agent:
-    """Makes an agent for an environment.
+    """Builds an agent for an environment.
 
     Args:
         name: one of `CONFIGS`.
-        spec: the environment.
-        **settings: what differs from the defaults, for example `replay_capacity=100_000`.
+        spec: the environment's spec.
+        **settings: settings that differ from the defaults, for example `replay_capacity=100_000`.
     """
     return make_agent(name, _preset(name)(**settings), spec)
 
 
 def make_agent(name: str, config: Any, spec: types.EnvironmentSpec) -> Agent:
-    """Makes the agent of that name for an environment, with a config made by `CONFIGS[name]`."""
+    """Builds the agent called `name` for an environment, with a config made by `CONFIGS[name]`."""
     preset = _preset(name)
     if not isinstance(config, preset.config_class):
         raise ValueError(f"the config of {name} must be made by agents.CONFIGS[{name!r}], got {config!r}")

@@ -1,10 +1,10 @@
-"""Settings of agents for Atari: the same agents with other defaults, of the paper, its code or their authors."""
+"""Agents for Atari: the same algorithms with the defaults of the paper, of its code or of their authors."""
 
 from typing import Any
 
 from hyperagent_jax.agents import presets
 
-# Tables "Hyper-parameters of HyperAgent" and, for what they leave open, the released code.
+# From the tables "Hyper-parameters of HyperAgent" and, where these are silent, the released code.
 _COMMON: dict[str, Any] = dict(
     hidden_sizes=(256,),
     batch_size=32,
@@ -20,11 +20,11 @@ _HYPERAGENT: dict[str, Any] = dict(
     prior_std=0.1,
     mean_init="xavier",
 )
-# The released code's; the paper does not say. There is one update per interaction.
+# From the released code, as the paper is silent. There is one update per interaction.
 _DDQN: dict[str, Any] = dict(epsilon_end=0.1, epsilon_updates=200_000)
 _THREE: dict[str, dict[str, Any]] = {"hyperagent": _HYPERAGENT, "hyperagent_ois": _HYPERAGENT, "ddqn": _DDQN}
 _LANGEVIN: dict[str, Any] = dict(noise_scale=1e-6)  # the largest that its authors tried on Atari
-# Systems that the paper compares with, on HyperAgent's torso, optimiser, replay and schedule.
+# The paper's baselines, on HyperAgent's torso, optimiser, replay and schedule.
 _SHARED: dict[str, dict[str, Any]] = {
     **_THREE,
     "bootdqn": {},
@@ -40,7 +40,7 @@ _SHARED: dict[str, dict[str, Any]] = {
     "der": {},
     "bayes_ucbdqn": {},
 }
-# The systems' own released code. Periods are in updates here, where theirs are in interactions.
+# From the baselines' own released code. Periods are in updates here and in interactions there.
 _LMC: dict[str, Any] = dict(
     torso="nature_conv_unscaled",
     hidden_sizes=(512,),
@@ -100,8 +100,8 @@ _AUTHORS: dict[str, dict[str, Any]] = {
         "importance_beta_steps": 2_000_000,
     },
 }
-# "paper" is what the paper's table and formula say. "released" is what its code does instead. "authors" has the
-# other systems as their own authors run them.
+# "paper" follows the paper's table and formula, "released" its released code. "authors" has the baselines as their
+# own authors run them.
 _PRESETS: dict[str, tuple[dict[str, dict[str, Any]], dict[str, Any]]] = {
     "paper": (_SHARED, dict(learning_rate=1e-3, prior_regularization=0.01)),
     "released": (_THREE, dict(learning_rate=1e-4, head_regularization=0.01, gradient_penalty=0.01)),
@@ -122,13 +122,13 @@ def configs(preset: str) -> dict[str, presets.Preset]:
 
 
 def _own_steps(name: str, preset: str) -> dict[str, Any]:
-    """Long sums of rewards are what DER is about, and three rewards part of Rainbow."""
+    """Returns the n-step settings that define DER and Rainbow."""
     own = presets.CONFIGS[name].overrides
     return {"n_step": own["n_step"]} if preset == "paper" and "n_step" in own else {}
 
 
 def differences(preset: str, other: str) -> str:
-    """Returns the settings in which `other` differs from `preset`, as flags would give them."""
+    """Returns the settings in which `other` differs from `preset`, formatted like flags."""
     ours, theirs = (configs(name)["hyperagent"].fields for name in (preset, other))
     changed = {name: setting.default for name, setting in theirs.items() if setting.default != ours[name].default}
     return ", ".join(f"{name}={value}" for name, value in changed.items())

@@ -1,4 +1,4 @@
-"""What every agent is made of."""
+"""The common structure and settings of all agents."""
 
 from collections.abc import Callable
 import dataclasses
@@ -30,18 +30,18 @@ from hyperagent_jax.replay import subsequence
 
 
 class Agent(NamedTuple):
-    """An agent: pure functions and the settings they were made with.
+    """An agent: pure functions and the settings they were built from.
 
     Attributes:
-        config: its Config.
+        config: the agent's Config.
         network: the epistemic network.
-        learner: trains it.
-        actor: acts with it.
+        learner: trains the network.
+        actor: acts with the network.
         evaluation_actor: acts in evaluation episodes.
         perturbation: distribution of the perturbation z.
-        name: its name in `agents.CONFIGS`, if it was made by name.
-        spec: the environment it was made for.
-        subsequences: how transitions are made of steps, for agents that need those that follow; None for n-step
+        name: name in `agents.CONFIGS`, if the agent was built by name.
+        spec: spec of the agent's environment.
+        subsequences: how to form transitions for agents that also need the following steps; None for n-step
             transitions at a fixed discount.
     """
 
@@ -58,7 +58,7 @@ class Agent(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """Settings that all agents share; defaults of the paper and its released code for DeepSea.
+    """Settings shared by all agents; defaults from the paper and its released code for DeepSea.
 
     Attributes:
         hidden_sizes: widths of the torso's layers; the last one is the number of features H.
@@ -66,39 +66,39 @@ class Config:
         adam_b1: decay rate of Adam's first moment.
         adam_b2: decay rate of Adam's second moment.
         adam_eps: Adam's epsilon.
-        max_grad_norm: the gradient is clipped to this global norm.
-        optimizer: "adam", or "lazy_adam", which visits only the rows of the first layer that a batch asks
-            for: equal to Adam up to rounding and faster when there are many integer states. "auto" chooses
-            it from 1,024 states on. "langevin_adam" and "adam_lmc" are for the agents with these names.
+        max_grad_norm: gradients are clipped to this global norm.
+        optimizer: "adam", or "lazy_adam", which updates only the rows of the first layer that a batch looks up:
+            equal to Adam up to rounding, and faster with many integer states. "auto" chooses it for 1,024 states
+            or more. "langevin_adam" and "adam_lmc" are for the agents with these names.
         discount: discount factor gamma.
         batch_size: transitions per update.
-        updates_per_step: updates after every `update_period` interactions.
-        update_period: interactions between two times of learning.
-        target_period: updates between two copies of the online into the target network.
+        updates_per_step: number of updates every `update_period` interactions.
+        update_period: interactions from one learning phase to the next.
+        target_period: updates between copies of the online network to the target network.
         min_replay: interactions before learning starts.
         random_start: whether actions are uniformly random until then; otherwise the agent chooses them.
-        replay_capacity: transitions the replay holds.
-        recent_fraction: share of every batch that prefers recent transitions: their ages are log-uniform, as many
-            from 10 to 100 steps ago as from 100 to 1,000.
-        priority_fraction: share of every batch that is drawn in proportion to the transitions' last errors. What
-            both leave is uniform.
-        importance_beta: exponent beta of the weights (1 / (N P))^beta that losses get in return for P, which both
-            make unequal; with 0 there are none, which is for environments with little randomness.
-        importance_beta_steps: beta grows linearly with the transitions, to 1 at this many; with 0 it stays.
+        replay_capacity: number of transitions that the replay holds.
+        recent_fraction: fraction of every batch that is biased towards recent transitions: their ages are
+            log-uniform, with as many from 10 to 100 steps ago as from 100 to 1,000.
+        priority_fraction: fraction of every batch that is sampled in proportion to the transitions' last errors.
+            The rest of the batch is uniform.
+        importance_beta: exponent beta of the importance weights (1 / (N P))^beta, which correct the losses for
+            non-uniform sampling probabilities P; 0 for no weights, in environments with little randomness.
+        importance_beta_steps: beta grows linearly to 1 over this many transitions; 0 for a constant beta.
         double_q: whether the online network selects the target's action.
-        normalize_returns: whether updates divide rewards by the largest discounted return seen so far, summed
-            forward in time, in absolute value: then prior_scale is in units of it, and a factor of all rewards
-            changes nothing. Small costs before the first gain count as much as the gain would.
-        n_step: rewards that a transition sums up before it bootstraps.
-        torso: "auto" chooses by the observation: a table for integers, "mlp" for vectors, "small_conv" for small
-            pictures, "atari_conv" for pixels; or one of these three. Other systems' convolutions are
-            "nature_conv" (DQN's), "nature_conv_unscaled" (on 0 to 255), "data_efficient_conv" (DER's) and
-            "impala_conv" (BBF's).
-        conv_dtype: type of the convolutions' activations, "float32" or "bfloat16", which takes less memory;
-            parameters and all else stay float32.
+        normalize_returns: whether updates divide rewards by the largest absolute value so far of the running
+            return, the sum of an episode's rewards in which earlier rewards are discounted. prior_scale is then in
+            units of that value, and scaling all rewards changes nothing. Small costs before the first gain are
+        scaled up as much as the gain would be. n_step: number of rewards that a transition sums before it
+        bootstraps. torso: "auto" chooses by the observation: a table for integers, "mlp" for vectors, "small_conv"
+            for small images, "atari_conv" for pixels; or one of these three. The convolutions of other systems are
+            "nature_conv" (DQN), "nature_conv_unscaled" (DQN on 0 to 255), "data_efficient_conv" (DER) and
+            "impala_conv" (BBF).
+        conv_dtype: dtype of the convolutions' activations, "float32" or "bfloat16", which takes less memory;
+            parameters and everything else stay float32.
         prior_regularization: beta of the penalty beta / |D| |theta|^2.
-        head_regularization: beta of the penalty beta / |D| times the mean square of the last layer's weights, of
-            the generated ones A xi + b where there is an index; the released code's form.
+        head_regularization: beta of the penalty beta / |D| times the mean square of the last layer's weights, or
+            of the generated weights A xi + b if there is an index; the form used by the released code.
         gradient_penalty: factor of the squared norm of the gradient of the batch's mean Q-value.
     """
 
@@ -160,7 +160,7 @@ class Config:
             raise ValueError(f"conv_dtype must be one of {', '.join(CONV_DTYPES)}, got {self.conv_dtype!r}")
 
     def require(self, low: float, *names: str, high: float = math.inf, is_finite: bool = True) -> None:
-        """Raises ValueError unless each of the named settings is within [low, high] and, if asked for, finite."""
+        """Raises ValueError unless all named settings are in [low, high] and, if `is_finite`, finite."""
         for name in names:
             value = getattr(self, name)
             if is_finite and value == math.inf:
@@ -170,11 +170,11 @@ class Config:
                 raise ValueError(f"{name} must be {bounds}, got {value}")
 
     def require_widths(self, name: str) -> None:
-        """Raises ValueError unless the named setting is one or more positive widths of layers."""
+        """Raises ValueError unless the named setting is a non-empty sequence of positive layer widths."""
         checks.require_widths(name, getattr(self, name))
 
 
-# Torsos of pixels, which have one dense layer or none.
+# Torsos for pixels, which have at most one dense layer.
 _PIXEL_TORSOS: dict[str, Callable[..., nn.Module]] = {
     "atari_conv": torsos.AtariConv,
     "nature_conv": convolutions.PlainConv,
@@ -189,15 +189,15 @@ TORSOS = ("auto", "mlp", "small_conv", *_PIXEL_TORSOS)
 def make_bare_torso(
     hidden_sizes: tuple[int, ...], spec: types.EnvironmentSpec, kind: str = "auto", conv_dtype: str = "float32"
 ) -> tuple[nn.Module, types.Array, tuple[int, ...]]:
-    """Returns a torso without its dense layers, an example observation, and the widths of the layers left out.
+    """Returns a torso without its dense layers, an example observation, and the widths of the omitted layers.
 
-    A table of rows for integer states is a dense layer that stays.
+    The table for integer states is a dense layer that is kept.
 
     Args:
         hidden_sizes: widths of the layers.
-        spec: the environment.
+        spec: the environment's spec.
         kind: one of `TORSOS`; "auto" chooses by the observation.
-        conv_dtype: type of the activations of convolutions, one of `CONV_DTYPES`.
+        conv_dtype: dtype of the convolutions' activations, one of `CONV_DTYPES`.
     """
     if spec.num_states is not None:
         torso, observation = make_torso(hidden_sizes[:1], spec)
@@ -210,13 +210,13 @@ def make_bare_torso(
 def make_torso(
     hidden_sizes: tuple[int, ...], spec: types.EnvironmentSpec, kind: str = "auto", conv_dtype: str = "float32"
 ) -> tuple[nn.Module, types.Array]:
-    """Returns a torso with layers of these widths and an example of the observations it takes.
+    """Returns a torso with layers of these widths, and an example observation.
 
     Args:
         hidden_sizes: widths of the layers.
-        spec: the environment.
+        spec: the environment's spec.
         kind: one of `TORSOS`; "auto" chooses by the observation.
-        conv_dtype: type of the activations of convolutions, one of `CONV_DTYPES`.
+        conv_dtype: dtype of the convolutions' activations, one of `CONV_DTYPES`.
     """
     if spec.num_states is not None:
         return torsos.OneHotMlp(spec.num_states, hidden_sizes), jnp.zeros((), jnp.int32)
@@ -232,14 +232,14 @@ def make_torso(
         smallest = torsos.AtariConv.SMALLEST_SIDE
     if len(shape) != 3 or min(shape[:2]) < smallest:
         raise ValueError(
-            f"torso={kind} is for pictures [height, width, channels] of at least {smallest} by {smallest}, got "
-            f"the shape {shape}: use torso=mlp"
+            f"torso={kind} is for images [height, width, channels] of at least {smallest} by {smallest}, got "
+            f"shape {shape}: use torso=mlp"
         )
     if kind == "small_conv":
         return torsos.SmallConv(hidden_sizes, dtype=CONV_DTYPES[conv_dtype]), jnp.zeros(shape, spec.dtype)
     if len(hidden_sizes) != 1:
-        raise ValueError(f"hidden_sizes must be one width for pixels, got {hidden_sizes}")
-    is_small = min(shape[:2]) < torsos.AtariConv.SMALLEST_SIDE  # not pixels, but small pictures
+        raise ValueError(f"hidden_sizes must be a single width for pixels, got {hidden_sizes}")
+    is_small = min(shape[:2]) < torsos.AtariConv.SMALLEST_SIDE  # small images such as grids, rather than pixels
     torso = _PIXEL_TORSOS[kind](dense=hidden_sizes[0], dtype=CONV_DTYPES[conv_dtype])
     return torso, jnp.zeros(shape, spec.dtype if is_small else jnp.uint8)
 
@@ -261,28 +261,28 @@ def make_agent(
     reset: learner_lib.ResetRule | None = None,
     subsequences: subsequence.Rule | None = None,
 ) -> Agent:
-    """Puts an agent together from its network and loss.
+    """Assembles an agent from its network and loss.
 
     Args:
-        config: its settings.
-        spec: the environment it is for.
-        network: its network.
-        loss: its loss.
+        config: the agent's settings.
+        spec: the environment's spec.
+        network: the agent's network.
+        loss: the agent's loss.
         perturbation: distribution of the perturbation z.
         action_index: see `actor.make_actor`; for training and evaluation.
-        num_ois: likewise.
+        num_ois: see `actor.make_actor`; for training and evaluation.
         resample_probability: see `actor.make_actor`; for training only.
-        epsilon: likewise.
-        optimizer: an optimiser of its own; by default that of `config`.
+        epsilon: see `actor.make_actor`; for training only.
+        optimizer: replaces the optimiser that `config` names.
         polyak: see `learner.make_learner`.
-        acts_with_target: likewise.
-        reset: likewise, its `reset_rule`.
+        acts_with_target: see `learner.make_learner`.
+        reset: the `reset_rule` of `learner.make_learner`.
         subsequences: see `Agent`.
     """
     loss = losses.with_prior_regularization(loss, config.prior_regularization)
     loss = losses.with_head_regularization(loss, network, config.head_regularization)
     loss = losses.with_gradient_penalty(loss, config.gradient_penalty)
-    make_replay(config)  # refuses a bad combination of settings before anything runs
+    make_replay(config)  # rejects invalid combinations of settings before anything runs
     learner = learner_lib.make_learner(
         network,
         loss,
@@ -300,28 +300,28 @@ def make_agent(
 
 
 def make_replay(config: Config, num_envs: int = 1) -> ring.Ring:
-    """Makes the replay that `config` describes, for transitions of so many environments at once."""
+    """Builds the replay that `config` describes, for transitions of `num_envs` parallel environments."""
     return ring.make_ring(
         replay_capacity(config, num_envs), **sampling_rule(config)._asdict(), add_batch_size=num_envs
     )
 
 
 def sampling_rule(config: Config) -> sampling.Rule:
-    """Returns which transitions are drawn from a replay."""
+    """Returns the rule by which transitions are sampled from a replay."""
     return sampling.Rule(
         config.recent_fraction, config.priority_fraction, config.importance_beta, config.importance_beta_steps
     )
 
 
 def replay_capacity(config: Config, num_envs: int) -> int:
-    """The capacity of a replay on device: a multiple of the number of environments."""
+    """Returns the capacity of a replay on device: a multiple of the number of environments."""
     return -(-config.replay_capacity // num_envs) * num_envs
 
 
 def make_optimizer(
     config: Config, spec: types.EnvironmentSpec, loss: losses.Loss
 ) -> optax.GradientTransformation | lazy_adam.LazyAdam:
-    """Makes the optimiser that `config.optimizer` names."""
+    """Builds the optimiser that `config.optimizer` names."""
     constants = (config.learning_rate, config.adam_b1, config.adam_b2, config.adam_eps, config.max_grad_norm)
     adam, lazy = optimizers.Adam(*constants), lazy_adam.LazyAdam(*constants)
     name = config.optimizer
@@ -338,7 +338,7 @@ def make_optimizer(
 
 
 def _learnable(agent: Agent) -> list[tuple[list[str], int]]:
-    """Returns the path and the size of every learnable array."""
+    """Returns the path and size of every learnable array."""
     params = jax.eval_shape(lambda: agent.network.init(jax.random.key(0)).params)
     return [
         (jax.tree_util.keystr(path, simple=True, separator="/").split("/"), leaf.size)
@@ -352,5 +352,5 @@ def count_params(agent: Agent) -> int:
 
 
 def count_output_params(agent: Agent) -> int:
-    """Returns the number of learnable parameters outside torsos: what is not shared with other agents."""
+    """Returns the number of learnable parameters outside the torso, the part that differs between agents."""
     return sum(size for keys, size in _learnable(agent) if not any(key.startswith("torso") for key in keys))

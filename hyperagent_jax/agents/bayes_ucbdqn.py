@@ -1,8 +1,9 @@
-"""Bayes-UCBDQN (Tiapkin et al., 2022): an ensemble on the Bayesian bootstrap that acts on a quantile of members.
+"""Bayes-UCBDQN (Tiapkin et al., 2022): an ensemble on the Bayesian bootstrap that acts on a quantile of its
+members.
 
-Inferred: neither code nor text of the deep version was found. From what others say of it, every member weighs
-every transition by Exp(1), and a quantile over members takes the place of Ensemble+'s maximum in acting and in the
-target. Its artificial transitions, which depend on the environment, are left out.
+Inferred: neither code nor text of the deep version was available. According to other papers, every member weights
+every transition by Exp(1), and a quantile over members replaces the maximum of Ensemble+ in acting and in the
+target. The artificial transitions, which depend on the environment, are omitted.
 """
 
 import dataclasses
@@ -17,10 +18,10 @@ from hyperagent_jax.networks import epistemic
 
 @dataclasses.dataclass(frozen=True)
 class Config(bootdqn.Config):
-    """Settings of ensembles and of the quantile; needs optimistic=True, as the preset has it.
+    """Settings of ensembles and of the quantile; needs optimistic=True, as in the preset.
 
     Attributes:
-        quantile: the quantile over members, interpolated linearly, that is acted on and bootstrapped from.
+        quantile: quantile over the members, interpolated linearly, to act on and bootstrap from.
     """
 
     quantile: float = 0.8
@@ -33,10 +34,10 @@ class Config(bootdqn.Config):
 
 
 def with_quantile_values(network: epistemic.EpistemicNetwork, quantile: float) -> epistemic.EpistemicNetwork:
-    """Gives an ensemble the values of a quantile over its members, whatever the index.
+    """Makes an ensemble's values a quantile over its members, independent of the index.
 
     Args:
-        network: an ensemble: coefficients are the members' values.
+        network: an ensemble, whose coefficients are the members' values.
         quantile: the quantile; 1 is the maximum.
     """
 
@@ -48,5 +49,5 @@ def with_quantile_values(network: epistemic.EpistemicNetwork, quantile: float) -
 
 
 def make_agent(config: Config, spec: types.EnvironmentSpec) -> base.Agent:
-    """Makes the agent for an environment."""
+    """Builds the agent for an environment."""
     return bootdqn.make_agent(config, spec, lambda network: with_quantile_values(network, config.quantile))

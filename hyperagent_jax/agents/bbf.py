@@ -1,7 +1,7 @@
 """BBF (Schwarzer et al., 2023): C51 on a large residual network, self-prediction, resets, annealed horizons.
 
-Its value is two networks in time: an exponential moving average of the online network is the target, and acts. Its
-replay gives the observations that follow a transition, so it is for replays on device: see `replay.subsequence`.
+The target network is an exponential moving average of the online network, and it also acts. The replay returns the
+observations that follow a transition, so it must be on device: see `replay.subsequence`.
 """
 
 import dataclasses
@@ -22,7 +22,7 @@ from hyperagent_jax.networks import self_predictive
 from hyperagent_jax.networks import torsos
 from hyperagent_jax.replay import subsequence
 
-# Of these half of the old values stays in a reset; projection, predictor and head start over.
+# A reset keeps half of the old values of these; projection, predictor and head are reinitialised.
 _KEPT = {"torso": 0.5, "transition": 0.5}
 
 
@@ -30,23 +30,23 @@ _KEPT = {"torso": 0.5, "transition": 0.5}
 class Config(base.Config):
     """BBF's own settings; hidden_sizes ends with the width of the projection.
 
-    n_step and discount are those at first. Its optimiser is AdamW; target_tau takes the place of target_period.
+    n_step and discount are the initial values. The optimiser is AdamW; target_tau replaces target_period.
 
     Attributes:
-        channels: channels of the residual stages on pictures.
-        num_atoms: atoms of the distribution of returns.
-        v_max: these are evenly spaced in [-v_max, v_max].
-        target_tau: share of the online network that the target network takes on in every update.
-        weight_decay: AdamW's, of all weights but biases.
-        num_predictions: steps that the latent is predicted ahead.
+        channels: channels of the residual stages on images.
+        num_atoms: number of atoms of the return distribution.
+        v_max: the atoms are evenly spaced in [-v_max, v_max].
+        target_tau: step size of the target network's moving average of the online network, per update.
+        weight_decay: weight decay of AdamW, for all weights except biases.
+        num_predictions: number of steps that the latent is predicted ahead.
         prediction_weight: factor of the self-prediction loss.
-        augmentation_pad: pictures are shifted by up to this many pixels; 0 for no shifts.
+        augmentation_pad: images are shifted by up to this many pixels; 0 for no shifts.
         augmentation_intensity: standard deviation of a random factor of all pixels.
-        n_step_end: number of rewards to which n_step falls in anneal_updates.
-        discount_end: discount to which `discount` rises in anneal_updates.
-        anneal_updates: updates after the start and after every reset in which both change.
-        reset_period: updates between two resets; 0 for none.
-        epsilon_updates: updates over which the chance of a random action falls from 1 to 0.
+        n_step_end: value to which n_step falls in anneal_updates.
+        discount_end: value to which discount rises in anneal_updates.
+        anneal_updates: updates after the start, and after every reset, in which both change.
+        reset_period: updates between resets; 0 for no resets.
+        epsilon_updates: updates over which the probability of a random action falls from 1 to 0.
     """
 
     channels: tuple[int, ...] = (64, 128, 128)
@@ -75,13 +75,13 @@ class Config(base.Config):
         checks.real_number("target_tau", self.target_tau, 0, 1, is_open=True)
         self.require(0, "discount", "discount_end", high=1 - 1e-6)
         if self.optimizer != "auto":
-            raise ValueError(f"bbf has AdamW: use optimizer=auto, got {self.optimizer!r}")
+            raise ValueError(f"bbf uses AdamW: set optimizer=auto, got {self.optimizer!r}")
         if self.n_step < 2:
-            raise ValueError(f"n_step must be at least 2 for bbf, which follows episodes, got {self.n_step}")
+            raise ValueError(f"n_step must be at least 2 for bbf, which predicts later steps, got {self.n_step}")
 
 
 def _make_torso(config: Config, spec: types.EnvironmentSpec) -> tuple[Any, Any, bool]:
-    """The encoder, an example observation, and whether that is a picture."""
+    """Returns the encoder, an example observation, and whether that is an image."""
     widths, _ = self_predictive.hidden_widths(config.hidden_sizes)
     shape = spec.observation_shape
     if len(shape) == 3 and min(shape[:2]) >= torsos.SmallConv.SMALLEST_SIDE:
@@ -92,7 +92,7 @@ def _make_torso(config: Config, spec: types.EnvironmentSpec) -> tuple[Any, Any, 
 
 
 def make_agent(config: Config, spec: types.EnvironmentSpec) -> base.Agent:
-    """Makes BBF for an environment."""
+    """Builds BBF for an environment."""
     torso, observation, is_picture = _make_torso(config, spec)
     made = self_predictive.make_self_predictive_network(
         torso,

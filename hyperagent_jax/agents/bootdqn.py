@@ -1,4 +1,4 @@
-"""Bootstrapped DQN (Osband et al., 2016): an ensemble of networks, each trained on its own half of the data.
+"""Bootstrapped DQN (Osband et al., 2016): an ensemble of networks, each trained on a random half of the data.
 
 Ensemble+ and its optimistic variant are the same algorithm with other settings (see presets.py).
 """
@@ -24,9 +24,9 @@ class Config(base.Config):
     Attributes:
         index_dim: number of members M.
         prior_scale: factor of every member's fixed prior; 0 for none.
-        resample_probability: chance per step that the acting member is redrawn inside an episode; has no effect
-            when optimistic.
-        optimistic: whether to act on, and bootstrap from, the best member instead of one.
+        resample_probability: probability per step that the acting member is resampled within an episode; has no
+            effect when optimistic.
+        optimistic: whether to act on, and bootstrap from, the best member for each action instead of one member.
         mask_distribution: distribution of the members' weights of a transition: "bernoulli_mask" or
             "exponential_mask".
     """
@@ -50,12 +50,12 @@ def make_agent(
     spec: types.EnvironmentSpec,
     adapt: Callable[[epistemic.EpistemicNetwork], epistemic.EpistemicNetwork] = lambda network: network,
 ) -> base.Agent:
-    """Makes an ensemble agent for an environment.
+    """Builds an ensemble agent for an environment.
 
     Args:
-        config: its settings.
-        spec: the environment.
-        adapt: changes the ensemble that `config` describes.
+        config: the agent's settings.
+        spec: the environment's spec.
+        adapt: modifies the ensemble that `config` describes.
     """
     masks = indices.make(config.mask_distribution, config.index_dim)
     torso, observation = base.make_torso(config.hidden_sizes, spec, config.torso, config.conv_dtype)

@@ -1,4 +1,4 @@
-"""Double DQN with epsilon-greedy exploration: HyperAgent's learner without an index."""
+"""Double DQN with epsilon-greedy exploration: HyperAgent's learner on a network without an index."""
 
 import dataclasses
 
@@ -16,9 +16,9 @@ class Config(base.Config):
     """Double DQN's own settings.
 
     Attributes:
-        epsilon_start: chance of a random action when learning starts.
-        epsilon_end: chance of a random action after epsilon_updates updates.
-        epsilon_updates: updates over which that chance falls linearly from epsilon_start to epsilon_end.
+        epsilon_start: probability of a random action when learning starts.
+        epsilon_end: probability of a random action after epsilon_updates updates.
+        epsilon_updates: updates over which that probability falls linearly from epsilon_start to epsilon_end.
     """
 
     epsilon_start: float = 1.0
@@ -32,7 +32,7 @@ class Config(base.Config):
 
 
 def make_agent(config: Config, spec: types.EnvironmentSpec) -> base.Agent:
-    """Makes Double DQN for an environment."""
+    """Builds Double DQN for an environment."""
     torso, observation = base.make_torso(config.hidden_sizes, spec, config.torso, config.conv_dtype)
     network = epistemic.make_plain_network(torso, spec.num_actions, observation)
     loss = losses.make_td_loss(network, kind="exact", double_q=config.double_q)

@@ -19,33 +19,33 @@ class Config(base.Config):
     """HyperAgent's own settings.
 
     Attributes:
-        network: which layers the index generates: the "last_layer" (HyperAgent), the last layer with its bias
+        network: which layers depend on the index: the "last_layer" (HyperAgent), the last layer with its bias
             ("last_layer_bias", HyperDQN), "all_layers" (HyperModel), or those of an "epinet" on a plain network.
         epinet_hidden_sizes: widths of the epinet's hidden layers.
-        epinet_prior_hidden_sizes: widths of the hidden layers of its prior, index_dim fixed networks on the state.
+        epinet_prior_hidden_sizes: widths of the hidden layers of the epinet's prior: index_dim fixed networks.
         index_dim: dimension M of the index.
         index_distribution: distribution of the index.
         perturbation_distribution: distribution of the perturbation z of a transition.
-        sigma: root mean square of the perturbation sigma xi^T z, whatever the two distributions.
-        residual: factor of a perturbation by the transition's own TD error, added to sigma's. Uncertainty then
-            stays where outcomes are random, as the standard error of their mean, and vanishes where they are not.
-        loss: "exact" takes the expectation over the index in closed form, "sampled" averages over
-            num_indices indices, "enumerated" over all values of a coordinate index.
+        sigma: root mean square of the perturbation sigma xi^T z, for any choice of the two distributions.
+        residual: factor of an additional perturbation by the transition's own TD error. Uncertainty then remains
+            where outcomes are random, as the standard error of their mean, and vanishes where they are not.
+        loss: "exact" computes the expectation over the index in closed form, "sampled" averages over num_indices
+            indices, "enumerated" over all values of a coordinate index.
         num_indices: number of indices N per transition in the sampled loss.
         target_index: index of the bootstrap target: a new one per "transition", one "shared" by the
-            batch, "dependent", the loss's own, or the best of "all" values of a coordinate index.
+            batch, "dependent" for the index of the loss, or the best of "all" values of a coordinate index.
         action_index: index to act with: one per "episode", a new one per "step", or the best of "all" values
             of a coordinate index.
-        resample_probability: chance per step that the acting index is redrawn inside an episode.
+        resample_probability: probability per step that the acting index is resampled within an episode.
         num_ois: optimistic index sampling: act on and bootstrap from the best of this many indices.
         prior_scale: factor of the fixed prior.
-        unit_prior: whether the prior has mean zero and a spread that is the same for all states and actions, its
-            coefficients having the norm prior_scale, instead of whatever a random network gives.
-        independent_prior: with unit_prior and integer observations, whether its coefficients are drawn for every
-            state and action by themselves instead of by a network.
+        unit_prior: whether the prior has mean zero and the same spread for all states and actions: coefficients of
+            norm prior_scale. Otherwise mean and spread are those of a random network.
+        independent_prior: with unit_prior and integer observations, whether the coefficients of every state and
+            action are drawn independently instead of by a network.
         posterior_scale: factor of the learnable part.
-        prior_std: scale of the fixed prior's last layer (an epinet's prior has no such scale).
-        mean_init: how b and the prior's b_0 are initialised: as one vector on a "sphere" of radius prior_std, or
+        prior_std: scale of the fixed prior's last layer (does not apply to an epinet's prior).
+        mean_init: initialisation of b and of the prior's b_0: as one vector on a "sphere" of radius prior_std, or
             "xavier".
     """
 
@@ -78,7 +78,7 @@ class Config(base.Config):
         if self.network not in NETWORKS:
             raise ValueError(f"network must be one of {', '.join(NETWORKS)}, got {self.network!r}")
         if self.independent_prior and not self.unit_prior:
-            raise ValueError("independent_prior is a kind of unit_prior: use both, or neither")
+            raise ValueError("independent_prior needs unit_prior: use both, or neither")
         self.require_widths("epinet_hidden_sizes")
         self.require_widths("epinet_prior_hidden_sizes")
 
@@ -118,7 +118,7 @@ def _make_all_layers(
     config: Config, spec: types.EnvironmentSpec, index: indices.IndexDistribution
 ) -> epistemic.EpistemicNetwork:
     if len(spec.observation_shape) == 3:
-        raise ValueError("network=all_layers has no convolutions, so it is not for pixels: use last_layer")
+        raise ValueError("network=all_layers has no convolutions, so it cannot take images: use last_layer")
     _, observation = base.make_torso(config.hidden_sizes, spec, config.torso, config.conv_dtype)
     return hypermodel.make_hypermodel_network(
         config.hidden_sizes,
@@ -151,7 +151,7 @@ def _make_epinet(
     )
 
 
-# The values of `Config.network`, and what makes them.
+# The values of `Config.network`, and the functions that build them.
 NETWORKS = {
     "last_layer": _make_last_layer,
     "last_layer_bias": _make_last_layer,
@@ -166,13 +166,13 @@ def make_agent(
     adapt: Callable[[epistemic.EpistemicNetwork], epistemic.EpistemicNetwork] = lambda network: network,
     adapt_loss: Callable[[losses.Loss, epistemic.EpistemicNetwork], losses.Loss] = lambda loss, network: loss,
 ) -> base.Agent:
-    """Makes HyperAgent, or a system that differs from it in its settings, for an environment.
+    """Builds HyperAgent, or a system that differs from it only in its settings, for an environment.
 
     Args:
-        config: its settings.
-        spec: the environment.
-        adapt: changes the network that `config` describes.
-        adapt_loss: changes the loss of that network.
+        config: the agent's settings.
+        spec: the environment's spec.
+        adapt: modifies the network that `config` describes.
+        adapt_loss: modifies the loss of that network.
     """
     index = indices.make(config.index_distribution, config.index_dim)
     perturbation = indices.make(config.perturbation_distribution, config.index_dim)

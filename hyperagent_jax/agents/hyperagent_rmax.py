@@ -1,17 +1,17 @@
-"""R-max with HyperAgent's uncertainty in place of counts: every action that was never tried is worth the same.
+"""R-max with HyperAgent's uncertainty in place of counts: all untried actions have the same value.
 
-On DeepSea an agent must try almost all N^2 pairs of cell and action, N in an episode. How many episodes that takes
-depends on how evenly untried pairs attract it. Where the value of an untried pair is random, through an index or
-through how the network happens to generalise, the unlucky ones are skipped until they are all that is left: about
-N log N episodes. Where all are worth the same, the nearest is tried next, and episodes are linear in N. So this
-agent acts on, and bootstraps from, `unknown_value` where the uncertainty is still close to the prior's, and the
-mean where it is gone, so that what little is left of it does not add up along a path either. presets.py has its
-other settings: a prior that is drawn for every state and action by itself (for observations that are not integers,
-by a network), a lower discount, and the replay of `hyperagent_prioritized`.
+On DeepSea an agent must try almost all N^2 pairs of cell and action, N per episode. The number of episodes depends
+on how evenly untried pairs attract the agent. If the value of an untried pair is random, because of an index or
+because of how the network happens to generalise, the unlucky ones are skipped until only they remain: about N log
+N episodes. If all have the same value, the nearest one is tried next, and the number of episodes is linear in N.
+So this agent acts on, and bootstraps from, `unknown_value` where the uncertainty is still close to the prior's,
+and the mean where it is small, so that small remaining uncertainties do not add up along a path. presets.py has
+its other settings: a prior drawn independently for every state and action (by a network if observations are not
+integers), a lower discount, and the replay of `hyperagent_prioritized`.
 
-With sigma alone one visit makes an action known, so `hyperagent_rmax` is for environments with little randomness.
-`hyperagent_optimistic` perturbs by the TD error too (`residual`), so an action whose outcomes differ becomes known
-only as fast as the error of their mean falls. BUILD_NOTES.md has measurements.
+With sigma alone, one visit makes an action known, so `hyperagent_rmax` is for environments with little randomness.
+`hyperagent_optimistic` also perturbs by the TD error (`residual`), so an action with random outcomes becomes known
+only as fast as the error of their mean falls. See BUILD_NOTES.md for measurements.
 """
 
 from collections.abc import Callable
@@ -30,21 +30,21 @@ from hyperagent_jax.agents import hyperagent
 from hyperagent_jax.networks import checks
 from hyperagent_jax.networks import epistemic
 
-# The parameter that tracks the average share of prior uncertainty left at tried actions.
+# The parameter that tracks the average fraction of prior uncertainty left at tried actions.
 _TRIED_SHARE = "tried_share"
 
 
 @dataclasses.dataclass(frozen=True)
 class Config(hyperagent.Config):
-    """HyperAgent's settings and those of R-max; needs unit_prior=True, as the preset has it.
+    """HyperAgent's settings and those of R-max; needs unit_prior=True, as in the preset.
 
     Attributes:
-        unknown_value: what an unknown action is taken to be worth: the largest return there is.
-        known_below: an action is known when at most this share of its prior uncertainty is left.
-        unknown_above: and unknown from this share upwards; in between its value is interpolated.
-        tried_factor: if positive, an action is also known while the share left of it is at most this many times
-            the average share left at the actions of the replay; `unknown_above` moves along. What a network cannot
-            learn away then does not pass for unknown.
+        unknown_value: value of an unknown action: the largest possible return.
+        known_below: an action is known if at most this fraction of its prior uncertainty is left.
+        unknown_above: an action is unknown from this fraction upwards; in between, its value is interpolated.
+        tried_factor: if positive, an action is also known if its fraction is at most this many times the average
+            fraction over the actions in the replay, and unknown_above shifts accordingly. Uncertainty that a
+            network cannot reduce does then not count as unknown.
     """
 
     unknown_value: float = 1.0
@@ -54,9 +54,9 @@ class Config(hyperagent.Config):
 
     def __post_init__(self) -> None:
         if not self.unit_prior:
-            raise ValueError("hyperagent_rmax compares uncertainties with the prior's norm: use unit_prior=True")
+            raise ValueError("hyperagent_rmax compares uncertainty with the prior's norm: use unit_prior=True")
         if self.network not in ("last_layer", "last_layer_bias"):
-            raise ValueError("hyperagent_rmax needs values that are linear in the index: use network=last_layer")
+            raise ValueError("hyperagent_rmax needs a network that is linear in the index: use network=last_layer")
         super().__post_init__()
         self.require(0, "tried_factor")
         checks.require_finite(unknown_value=self.unknown_value)
@@ -71,25 +71,26 @@ def with_rmax_values(
     unknown_above: float,
     tried_factor: float = 0.0,
 ) -> epistemic.EpistemicNetwork:
-    """Gives a network R-max's values (Brafman and Tennenholtz, 2002), with uncertainty in place of counts.
+    """Makes a network's values those of R-max (Brafman and Tennenholtz, 2002), with uncertainty in place of
+    counts.
 
-    With mean mu and coefficients m of an action, u = |m| / prior_norm is the share of its prior uncertainty that
-    is left. Its value is mu where u <= known_below, the larger of mu and unknown_value where u >= unknown_above,
-    and interpolated linearly in between; it does not depend on the index. So all actions that were never tried are
-    worth the same, however the network generalises to them, and all that were tried are worth their mean.
+    With mean mu and coefficients m of an action, u = |m| / prior_norm is the fraction of its prior uncertainty
+    that is left. Its value is mu where u <= known_below, the larger of mu and unknown_value where u >=
+    unknown_above, and interpolated linearly in between; it does not depend on the index. So all untried actions
+    have the same value, however the network generalises to them, and the value of every tried action is its mean.
 
     Args:
         network: a network that is linear in its index.
-        unknown_value: what an unknown action is worth.
+        unknown_value: value of an unknown action.
         prior_norm: norm of the prior's coefficients, the same for all states and actions.
-        known_below: up to this share an action is known.
-        unknown_above: from this share upwards it is unknown.
-        tried_factor: see `Config`; the network then has one more parameter, which `with_tried_share` trains.
+        known_below: an action is known up to this fraction.
+        unknown_above: an action is unknown from this fraction upwards.
+        tried_factor: see `Config`; adds a parameter to the network, which `with_tried_share` trains.
     """
     if not network.is_linear:
         raise ValueError("unknown_value needs a network that is linear in its index")
     if not prior_norm > 0:
-        raise ValueError(f"unknown_value needs a prior that tells what is unknown, got the scale {prior_norm}")
+        raise ValueError(f"unknown_value needs a prior of positive norm, got prior_scale={prior_norm}")
     if not 0 <= known_below < unknown_above:
         raise ValueError(
             f"known_below must be at least 0 and less than unknown_above, got {known_below} and {unknown_above}"
@@ -118,15 +119,15 @@ def with_rmax_values(
 
 
 def _share_left(belief: types.Array, prior_norm: float) -> types.Array:
-    """The share of prior uncertainty that is left of every action, [num_actions]."""
+    """Returns the fraction of prior uncertainty left for every action, [num_actions]."""
     return jnp.sqrt(jnp.sum(belief[:, :-1] ** 2, axis=-1)) / prior_norm
 
 
 def with_tried_share(loss: losses.Loss, network: epistemic.EpistemicNetwork, prior_norm: float) -> losses.Loss:
-    """Trains the network's average share of prior uncertainty at tried actions along with its values.
+    """Adds the training of the average fraction of prior uncertainty left at tried actions.
 
-    The parameter follows the shares of the transitions in a batch by gradient steps on half their squared
-    difference. Neither the loss of a transition, which is its priority, nor any other gradient changes.
+    The parameter tracks the fractions of the transitions in a batch by gradient steps on half the squared
+    difference. This changes neither the loss of a transition, which is its priority, nor any other gradient.
     """
 
     def tracked(apply: Callable[..., Any]) -> Callable[..., Any]:
@@ -141,7 +142,7 @@ def with_tried_share(loss: losses.Loss, network: epistemic.EpistemicNetwork, pri
             belief = network.posterior(jax.lax.stop_gradient(params), transition.o_tm1, prior_tm1)
             share = rows.of_action(_share_left(belief, prior_norm), transition.a_tm1)
             half_square = 0.5 * (params[_TRIED_SHARE] - share) ** 2
-            follow = half_square - jax.lax.stop_gradient(half_square)  # zero, with a gradient
+            follow = half_square - jax.lax.stop_gradient(half_square)  # zero with a nonzero gradient
             return (result[0] + follow, *result[1:]) if isinstance(result, tuple) else result + follow
 
         return apply_tracked
@@ -151,7 +152,7 @@ def with_tried_share(loss: losses.Loss, network: epistemic.EpistemicNetwork, pri
 
 
 def make_agent(config: Config, spec: types.EnvironmentSpec) -> base.Agent:
-    """Makes the agent for an environment."""
+    """Builds the agent for an environment."""
     adapt = functools.partial(
         with_rmax_values,
         unknown_value=config.unknown_value,

@@ -1,6 +1,6 @@
-"""Deep LMC-LSVI (Ishfaq et al., 2024): Double DQN without epsilon whose optimiser adds noise.
+"""Deep LMC-LSVI (Ishfaq et al., 2024): Double DQN without epsilon-greedy, whose optimiser adds noise.
 
-Its sample of the posterior is the parameters: there is no index. `updates_per_step` is the paper's J_k.
+The parameters are the sample of the posterior, so there is no index. `updates_per_step` is the paper's J_k.
 """
 
 import dataclasses
@@ -20,13 +20,13 @@ OPTIMIZERS = ("langevin_adam", "adam_lmc")
 class Config(base.Config):
     """Settings of agents that explore by the noise of their optimiser.
 
-    It is one of two, as the presets have it: "langevin_adam", Adam with noise that is preconditioned like its
-    step, or "adam_lmc", a gradient step with Adam's direction as a bias and plain noise.
+    The presets set one of two optimisers: "langevin_adam", Adam with noise that is preconditioned like its step,
+    or "adam_lmc", a gradient step with Adam's direction as a bias and plain noise.
 
     Attributes:
-        noise_scale: factor of the optimiser's noise, the square root of the temperature.
+        noise_scale: factor of the optimiser's noise: the square root of the temperature.
         bias_factor: factor of Adam's direction in adam_lmc.
-        noise_kind: the optimiser's noise: "normal", or "signs" for random signs, which are cheaper.
+        noise_kind: distribution of the noise: "normal", or "signs" for random signs, which are cheaper.
     """
 
     noise_scale: float = 1e-4
@@ -41,7 +41,7 @@ class Config(base.Config):
 
 
 def make_optimizer(config: Config) -> langevin.StochasticTransformation:
-    """Makes the optimiser that `config` describes."""
+    """Builds the optimiser that `config` describes."""
     settings = dict(
         b1=config.adam_b1,
         b2=config.adam_b2,
@@ -62,7 +62,7 @@ def make_optimizer(config: Config) -> langevin.StochasticTransformation:
 
 
 def make_agent(config: Config, spec: types.EnvironmentSpec) -> base.Agent:
-    """Makes the agent for an environment."""
+    """Builds the agent for an environment."""
     torso, observation = base.make_torso(config.hidden_sizes, spec, config.torso, config.conv_dtype)
     network = epistemic.make_plain_network(torso, spec.num_actions, observation)
     loss = losses.make_td_loss(network, kind="exact", double_q=config.double_q)

@@ -1,7 +1,8 @@
 """Agents that explore by the noise of their dense layers: Noisy-Net, SANE, Rainbow and DER.
 
-They are one algorithm with other settings (see presets.py): a network without prior whose index is the noise. It
-is drawn at every step to act, and in every update for the loss, the target and the selector of double Q-learning.
+They are one algorithm with different settings (see presets.py): a network without a prior whose index is the
+noise. Noise is drawn at every step for acting, and in every update for the loss, the target and the double-Q
+selector.
 """
 
 import dataclasses
@@ -19,14 +20,14 @@ class Config(base.Config):
     """Settings of agents with noisy layers.
 
     Attributes:
-        noise: noise of the dense layers: "factorised", with a learned scale for every weight, "state", with one
-            scale that is a function of the state (SANE), or "none".
-        noise_std: sigma_0 of factorised noise: a layer with p inputs starts with the scale sigma_0 / sqrt(p).
-        noise_distribution: distribution of the noise's factors, "gaussian" or "truncated_gaussian".
+        noise: noise of the dense layers: "factorised" with a learned scale per weight, "state" with one scale that
+            is a function of the state (SANE), or "none".
+        noise_std: sigma_0 of factorised noise; the scale of a layer with p inputs is initially sigma_0 / sqrt(p).
+        noise_distribution: distribution of the noise factors, "gaussian" or "truncated_gaussian".
         shares_noise: whether the transitions of a batch share one draw of the noise.
-        scale_width: width of the hidden layer of the state's scale.
-        num_atoms: with more than one, values are distributions over as many atoms (C51).
-        v_max: these atoms are evenly spaced in [-v_max, v_max]: returns beyond are cut.
+        scale_width: width of the hidden layer that computes the state-dependent scale.
+        num_atoms: number of atoms of the return distribution (C51); 1 for plain values.
+        v_max: the atoms are evenly spaced in [-v_max, v_max]; returns outside are clipped.
         dueling: "none", or streams for advantages and state values on a "shared" last hidden layer or on
             "separate" ones.
     """
@@ -49,11 +50,11 @@ class Config(base.Config):
         checks.one_of("noise_distribution", self.noise_distribution, noisy.NOISE_DISTRIBUTIONS)
         checks.one_of("dueling", self.dueling, noisy.DUELING)
         if self.num_atoms == 2:
-            raise ValueError("num_atoms must be 1, for values, or at least 3, got 2")
+            raise ValueError("num_atoms must be 1 (plain values) or at least 3, got 2")
 
 
 def make_agent(config: Config, spec: types.EnvironmentSpec) -> base.Agent:
-    """Makes an agent with noisy layers for an environment."""
+    """Builds an agent with noisy layers for an environment."""
     torso, observation, widths = base.make_bare_torso(config.hidden_sizes, spec, config.torso, config.conv_dtype)
     network = noisy.make_noisy_network(
         torso,

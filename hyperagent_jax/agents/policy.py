@@ -1,4 +1,4 @@
-"""A trained agent that only acts."""
+"""Acting with a trained agent, without learning."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,12 +12,12 @@ from hyperagent_jax import types
 from hyperagent_jax.agents import base
 
 CHOICES = ("sample", "mean", "majority")
-# Indices that vote on every action of a majority.
+# Number of indices that vote on an action by majority.
 _NUM_VOTERS = 32
 
 
 def check(greedy_in: str, name: str = "greedy_in") -> None:
-    """Raises ValueError unless there is such a way to choose actions."""
+    """Raises ValueError unless `greedy_in` is one of `CHOICES`."""
     if greedy_in not in CHOICES:
         raise ValueError(f"{name} must be one of {', '.join(CHOICES)}, got {greedy_in!r}")
 
@@ -25,13 +25,14 @@ def check(greedy_in: str, name: str = "greedy_in") -> None:
 def make_act(
     agent: base.Agent, *, epsilon: float = 0.0, greedy_in: str = "sample"
 ) -> Callable[..., tuple[types.Array, types.Array]]:
-    """Makes act(variables, observation, indices, is_first, key) -> (action, indices), for acting without learning.
+    """Builds act(variables, observation, indices, is_first, key) -> (action, indices), for acting without
+    learning.
 
     Args:
         agent: the agent.
-        epsilon: chance of a random action.
+        epsilon: probability of a random action.
         greedy_in: "sample" for Q-values of sampled indices, "mean" for the mean over the index, "majority" for the
-            action that is best at most of 32 indices.
+            action that is greedy for most of 32 sampled indices.
     """
     check(greedy_in)
     network, actor = agent.network, agent.evaluation_actor
@@ -67,19 +68,20 @@ def make_act(
 class Policy:
     """Maps observations to actions, without learning; keeps the index of the current episode.
 
-    With "sample" it acts as in evaluation: greedily in Q-values of sampled indices, which are kept for an episode
-    or redrawn in every step, as the agent's settings say. With "mean" it is greedy in the mean over the index;
-    with "majority" it takes the action that most indices take.
+    With "sample" it acts as in evaluation: greedily with respect to the Q-values of sampled indices, which are
+    kept for an episode or resampled in every step, depending on the agent's settings. With "mean" it is greedy
+    with respect to the mean over the index; with "majority" it takes the action that is greedy for most sampled
+    indices.
     """
 
     def __init__(
         self, agent: base.Agent, variables: types.Variables, key: types.PRNGKey, greedy_in: str = "sample"
     ) -> None:
-        """Makes a policy.
+        """Creates a policy.
 
         Args:
             agent: the agent.
-            variables: its variables, for example `agent.learner.variables(state)` or those of `load_agent`.
+            variables: the agent's variables, for example `agent.learner.variables(state)` or from `load_agent`.
             key: random key.
             greedy_in: "sample", "mean" or "majority".
         """
@@ -93,7 +95,7 @@ class Policy:
 
         Args:
             observation: one observation.
-            is_first: whether it is the first of an episode; that of the first call always is.
+            is_first: whether it is the first of an episode; the first call always starts an episode.
         """
         posterior.require_observations(self._network, observation, has_batch=False)
         if is_first or self._episode < 0:

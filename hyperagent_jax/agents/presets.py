@@ -1,4 +1,4 @@
-"""The agents, as algorithms with their settings."""
+"""The agents, defined as algorithms with settings."""
 
 from collections.abc import Callable, Mapping
 import dataclasses
@@ -19,12 +19,12 @@ from hyperagent_jax.agents import noisy
 
 @dataclasses.dataclass(frozen=True)
 class Preset:
-    """An algorithm's config class with other defaults; call it with settings to make a config.
+    """An algorithm's config class with different defaults; call it with settings to make a config.
 
     Attributes:
         config_class: frozen dataclass of the algorithm's settings.
         make_agent: maps (config, spec) to an Agent.
-        source: where the algorithm is from, in one line.
+        source: origin of the algorithm, in one line.
         overrides: settings whose defaults differ from those of `config_class`.
     """
 
@@ -37,7 +37,7 @@ class Preset:
         self._require_known(self.overrides)
 
     def __call__(self, **settings: Any) -> Any:
-        """Makes a config: the preset's defaults with these settings."""
+        """Makes a config from the preset's defaults and these settings."""
         self._require_known(settings)
         return self.config_class(**{**self.overrides, **settings})
 
@@ -47,7 +47,7 @@ class Preset:
         return config_lib.settings_of(self)
 
     def with_overrides(self, **settings: Any) -> "Preset":
-        """Returns a preset with further defaults."""
+        """Returns a copy of the preset with these settings as defaults."""
         return dataclasses.replace(self, overrides={**self.overrides, **settings})
 
     def _require_known(self, settings: Mapping[str, Any]) -> None:
@@ -56,7 +56,7 @@ class Preset:
             raise ValueError(f"unknown setting {unknown[0]!r}; choose one of {', '.join(known)}")
 
 
-# A norm that no gradient has; unlike infinity it can be written to JSON.
+# A norm that no gradient reaches; unlike infinity, it can be written to JSON.
 NO_CLIPPING = 1e9
 
 _HYPERAGENT = Preset(
@@ -66,17 +66,17 @@ _OIS = dataclasses.replace(
     _HYPERAGENT, source="HyperAgent with optimistic index sampling in acting and in the target"
 ).with_overrides(num_ois=5)
 
-# On DeepSea the paper's settings retry for many episodes what they have just learned to fail, the more so the
-# fuller the replay is: with uniform samples a transition is drawn 128 / k times in episode k, so what is learned
-# at the frontier reaches the start later and later, and episodes to learn grow faster than the size. A seed is
-# also stuck for good when an action that it must try looks bad for every index. Hence, at any size:
+# On DeepSea, agents with the paper's settings keep retrying actions that have just failed, more often as the
+# replay grows: under uniform sampling a transition is drawn 128 / k times in episode k, so what is learned at the
+# frontier takes ever longer to reach the initial state, and episodes to learn grow faster than the size. A run
+# also gets stuck permanently if an action that it must try looks bad for every index. Hence, at any size:
 _PRIORITIZED = dataclasses.replace(
     _OIS, source="HyperAgent with OIS, prioritised replay and four updates per step"
 ).with_overrides(
-    updates_per_step=4,  # values must travel back through as many states as an episode has steps
+    updates_per_step=4,  # values must propagate back through as many states as an episode has steps
     recent_fraction=0.25,
     priority_fraction=0.5,
-    unit_prior=True,  # mean zero and the same spread everywhere, as in the paper's analysis
+    unit_prior=True,  # zero mean and the same spread everywhere, as in the paper's analysis
     prior_scale=0.5,
 )
 _RMAX = dataclasses.replace(
@@ -86,17 +86,17 @@ _RMAX = dataclasses.replace(
     source="R-max (Brafman and Tennenholtz, 2002) with HyperAgent's uncertainty in place of counts",
 ).with_overrides(
     num_ois=1,  # R-max values are optimistic already
-    independent_prior=True,  # uncertainty must not be learned away where nothing was tried
-    discount=0.985,  # a nearer untried pair is better by more than the error of the values
+    independent_prior=True,  # training must not reduce uncertainty where nothing was tried
+    discount=0.985,  # a nearer untried pair is better by more than the values' error
 )
-# One setting for environments with and without noise, for returns of order 1.
+# One configuration for environments with and without noise, for returns of order 1.
 _OPTIMISTIC = dataclasses.replace(
-    _RMAX, source="HyperAgent, optimistic about what is unknown and by its own errors about what is random"
+    _RMAX, source="hyperagent_rmax with uncertainty about random outcomes, from perturbations by the TD error"
 ).with_overrides(
-    residual=1.0,  # where outcomes differ, uncertainty falls as the error of their mean does, and not at once
-    prior_scale=1.0,  # so an action with outcomes of standard deviation 1 is known after 25 visits
-    importance_beta=0.5,  # random outcomes have large errors for good, and are drawn too often
-    tried_factor=2.0,  # what a network cannot learn away does not pass for unknown
+    residual=1.0,  # where outcomes are random, uncertainty falls only as fast as the error of their mean
+    prior_scale=1.0,  # an action whose outcomes have standard deviation 1 is known after 25 visits
+    importance_beta=0.5,  # random outcomes keep having large errors and are oversampled
+    tried_factor=2.0,  # uncertainty that a network cannot reduce does not count as unknown
 )
 
 _BOOTDQN = Preset(
@@ -116,12 +116,12 @@ _RAINBOW = dataclasses.replace(
     dueling="separate",
     noise_std=0.1,
     n_step=3,
-    priority_fraction=1.0,  # by roots of losses: the exponent 0.5 of Rainbow
+    priority_fraction=1.0,  # priorities are square roots of losses: Rainbow's exponent 0.5
     importance_beta=0.4,
 )
 _LANGEVIN = Preset(
     langevin.Config, langevin.make_agent, "LangevinAdam (Ishfaq et al., 2024): Adam with preconditioned noise"
-).with_overrides(optimizer="langevin_adam", noise_scale=0.01)  # of four scales, on DeepSea 10, seed 1
+).with_overrides(optimizer="langevin_adam", noise_scale=0.01)  # chosen from four scales on DeepSea 10, seed 1
 
 CONFIGS: dict[str, Preset] = {
     "hyperagent": _HYPERAGENT,
@@ -141,7 +141,7 @@ CONFIGS: dict[str, Preset] = {
     ).with_overrides(
         network="last_layer_bias", perturbation_distribution="sphere", loss="sampled", target_index="dependent"
     ),
-    # The paper's comparison of network structures.
+    # From the paper's comparison of network structures.
     "hypermodel": dataclasses.replace(
         _HYPERAGENT, source="HyperModel (Dwaracherla et al., 2020): all layers generated by a linear hypermodel"
     ).with_overrides(network="all_layers", loss="sampled"),
@@ -156,7 +156,7 @@ CONFIGS: dict[str, Preset] = {
         loss="sampled",
         target_index="dependent",
     ),
-    # Systems that the paper compares with, in its setting: torso, optimiser, replay and double Q as HyperAgent's.
+    # The paper's baselines, with HyperAgent's torso, optimiser, replay and double Q-learning.
     "noisy_net": _NOISY_NET,
     "sane": dataclasses.replace(
         _NOISY_NET, source="SANE (Aravindan and Lee, 2021): one state-dependent scale of noise, a draw per example"

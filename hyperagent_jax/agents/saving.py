@@ -1,4 +1,4 @@
-"""Trained agents in files: everything another process needs to act with them."""
+"""Saves trained agents with everything that another process needs to act with them."""
 
 import os
 import pathlib
@@ -21,18 +21,18 @@ def _shapes(tree: Any) -> Any:
 
 
 def save_agent(path: str | os.PathLike, agent: base.Agent, variables: types.Variables) -> None:
-    """Writes an agent with its settings, its environment's spec and its variables to one file.
+    """Writes an agent's settings, its environment's spec and its variables to a file.
 
     Args:
         path: the file.
-        agent: an agent made by `agents.make` or `agents.make_agent`.
-        variables: its variables, for example `agent.learner.variables(state)`.
+        agent: an agent built by `agents.make` or `agents.make_agent`.
+        variables: the agent's variables, for example `agent.learner.variables(state)`.
     """
     if not agent.name or agent.spec is None:
-        raise ValueError("only agents made by agents.make or agents.make_agent can be saved: this has no name")
+        raise ValueError("this agent has no name: only agents from agents.make or agents.make_agent can be saved")
     expected = jax.eval_shape(agent.network.init, jax.random.key(0))
     if _shapes(variables) != _shapes(expected):
-        raise ValueError(f"the variables are not those of this {agent.name}: use agent.learner.variables(state)")
+        raise ValueError(f"the variables do not fit this {agent.name} agent: use agent.learner.variables(state)")
     facts = {
         "kind": _KIND,
         "agent": agent.name,
@@ -43,7 +43,7 @@ def save_agent(path: str | os.PathLike, agent: base.Agent, variables: types.Vari
 
 
 def load_agent(path: str | os.PathLike) -> tuple[base.Agent, types.Variables]:
-    """Reads what `save_agent` wrote.
+    """Reads a file written by `save_agent`.
 
     Args:
         path: the file.
@@ -52,7 +52,7 @@ def load_agent(path: str | os.PathLike) -> tuple[base.Agent, types.Variables]:
         The agent and its variables.
     """
     if not pathlib.Path(path).is_file():
-        raise ValueError(f"there is no saved agent {path}")
+        raise ValueError(f"saved agent {path} does not exist")
     try:
         facts = checkpoint.load_facts(path)
     except errors.UserError as error:
@@ -63,7 +63,7 @@ def load_agent(path: str | os.PathLike) -> tuple[base.Agent, types.Variables]:
     if not isinstance(name, str) or not isinstance(spec, dict) or not isinstance(facts.get("config"), dict):
         raise ValueError(f"{path} was not written by save_agent, or it is corrupt")
     if name not in agents.CONFIGS:
-        raise ValueError(f"{path} holds an agent {name!r}, which this version does not have")
+        raise ValueError(f"{path} holds the agent {name!r}, which this version does not have")
     settings = agents.CONFIGS[name].fields
     if unknown := sorted(set(facts["config"]) - set(settings)):
         raise ValueError(f"{path} has settings that this version of {name} does not have: {', '.join(unknown)}")

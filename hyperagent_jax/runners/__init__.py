@@ -1,1 +1,1 @@
-"""Loops that run an agent in an environment."""
+"""Training loops that run an agent in an environment."""

@@ -1,4 +1,4 @@
-"""What happens in one step of a run, whoever steps the environment."""
+"""The agent's part of one training step, independent of what steps the environment."""
 
 from collections.abc import Callable
 import math
@@ -18,24 +18,24 @@ from hyperagent_jax.replay import n_step as n_step_lib
 from hyperagent_jax.replay import ring as ring_lib
 from hyperagent_jax.replay import subsequence
 
-# Random numbers are drawn for many steps at once, as many as fit in this many 32-bit words: drawing in
-# every step would cost more than the network of a small agent.
+# Random numbers are drawn in blocks of steps, as many as fit in this many 32-bit words: drawing in every step
+# would cost more than the network of a small agent.
 _NOISE_WORDS = 2**20
 
 
 class ReturnScale(NamedTuple):
-    """How large returns are.
+    """The scale of returns.
 
     Attributes:
-        running: discounted sum of the rewards of the current episode so far; one per environment.
-        largest: the largest absolute value that it has had; 0 before the first reward.
+        running: sum of the current episode's rewards so far, with earlier ones discounted; one per environment.
+        largest: largest absolute value of `running` so far; 0 before the first reward.
     """
 
     running: types.Array
     largest: types.Array
 
     def add(self, reward: types.Array, is_first: types.Array, discount: float) -> "ReturnScale":
-        """Takes note of a reward."""
+        """Updates the scale with a reward."""
         running = jnp.where(is_first, 0.0, discount * self.running) + reward
         return ReturnScale(running, jnp.maximum(self.largest, jnp.max(jnp.abs(running))))
 
@@ -46,20 +46,20 @@ class ReturnScale(NamedTuple):
 
 
 class SeedState(NamedTuple):
-    """State of one seed's run; this pytree is all there is to checkpoint.
+    """State of one seed's run; this pytree is all that a checkpoint needs.
 
     Attributes:
         key: the seed's key; step t uses fold_in(key, t), so that results do not depend on how a run is
-            cut into dispatches.
+            split into dispatches.
         learner: the learner's state.
         indices: indices the actor follows, [num_ois, M].
         replay: the replay.
-        environment: the environment's state; None when the environment is not made of pure functions.
+        environment: the environment's state; None if the environment does not consist of pure functions.
         observation: current observation.
         is_first: whether it is the first of an episode.
         episode_return: undiscounted return of the current episode so far.
         episodes: number of finished episodes.
-        return_scale: how large returns are; None unless the agent normalises them.
+        return_scale: the scale of returns; None unless the agent normalises them.
     """
 
     key: types.PRNGKey
@@ -75,7 +75,7 @@ class SeedState(NamedTuple):
 
 
 class Metrics(NamedTuple):
-    """What one step adds to the sums of a dispatch: loss, updates, returns of finished episodes, episodes."""
+    """Sums over the steps of a dispatch: loss, updates, returns of finished episodes, number of these."""
 
     loss: types.Array
     updates: types.Array
@@ -84,7 +84,7 @@ class Metrics(NamedTuple):
 
 
 def zero_metrics(shape: tuple[int, ...] = ()) -> Metrics:
-    """The sums over no steps."""
+    """Returns the sums over zero steps."""
     return Metrics(*[jnp.zeros(shape, kind) for kind in (jnp.float32, jnp.int32, jnp.float32, jnp.int32)])
 
 
@@ -98,13 +98,13 @@ class StepNoise(NamedTuple):
 
 
 class Setup(NamedTuple):
-    """What the functions of this module are bound to.
+    """Static arguments that `make_core` binds to the functions of this module.
 
     Attributes:
         agent: the agent.
-        num_envs: environments that step side by side. With more than one, indices, environment, observation,
+        num_envs: environments that step in parallel. With more than one, indices, environment, observation,
             is_first and episode_return of a SeedState have a leading axis of environments.
-        stores_prior: whether the replay holds the fixed prior's beliefs, so that no update evaluates the prior.
+        stores_prior: whether the replay stores the fixed prior's beliefs, so that updates need not evaluate it.
         ring: the replay.
     """
 
@@ -115,31 +115,31 @@ class Setup(NamedTuple):
 
     @property
     def rounds_per_learning(self) -> int:
-        """Steps of all environments between two times of learning."""
+        """Rounds, i.e. steps of all environments, from one learning phase to the next."""
         return max(1, self.agent.config.update_period // self.num_envs)
 
     @property
     def num_random_rounds(self) -> int:
-        """Steps with random actions at the start: whole cycles of acting and learning."""
+        """Initial rounds with random actions: a multiple of `rounds_per_learning`."""
         cycle = self.rounds_per_learning
         return -(-self.agent.config.min_replay // (self.num_envs * cycle)) * cycle
 
     @property
     def num_updates(self) -> int:
-        """Updates each time."""
+        """Updates per learning phase."""
         config = self.agent.config
         return config.updates_per_step * max(1, self.num_envs // config.update_period)
 
     def over_envs(self, function: Callable[..., Any], *in_axes: int | None) -> Callable[..., Any]:
-        """A function of one environment as one of all of them."""
+        """Lifts a function of one environment to all of them."""
         if self.num_envs == 1:
             return function
-        # An environment without random numbers has no array among its noise to take the size from.
+        # The noise of an environment without random numbers contains no array, hence the explicit axis size.
         return jax.vmap(function, in_axes or 0, axis_size=self.num_envs)
 
 
 class Core(NamedTuple):
-    """The parts of a step, for one seed; the functions of this module, bound to an agent.
+    """The parts of a step of one seed: the functions of this module, bound to an agent.
 
     Attributes:
         init: maps (key, first observation, environment state) to a SeedState.
@@ -147,10 +147,10 @@ class Core(NamedTuple):
         act: maps (state, noise) to (state, action).
         act_randomly: maps noise to a uniformly random action.
         observe: maps (state, action, TimeStep, noise) to (state, Metrics); adds the transition to the
-            replay and moves on to the new observation.
+            replay and advances to the new observation.
         learn: maps (state, Metrics, noise) to (state, Metrics): the updates of one step.
-        reset_when_due: maps (states of all seeds, number of the round) to states, after a round of learning.
-        setup: what these functions are bound to.
+        reset_when_due: maps (states of all seeds, round number) to states, after a learning phase.
+        setup: the arguments that these functions are bound to.
     """
 
     init: Callable[[types.PRNGKey, types.Array, Any], SeedState]
@@ -175,7 +175,7 @@ def init(
     Args:
         key: the seed's key.
         observation: the first observation.
-        environment_state: state of an environment that is made of pure functions, or None.
+        environment_state: state of an environment that consists of pure functions, or None.
         setup: see `Setup`.
 
     Returns:
@@ -221,7 +221,7 @@ def draw(key: types.PRNGKey, *, setup: Setup) -> StepNoise:
 
 
 def act(state: SeedState, noise: StepNoise, *, setup: Setup) -> tuple[SeedState, types.Array]:
-    """Acts on the current observation; returns the state with the indices it followed, and the action."""
+    """Acts on the current observation; returns the state with the indices used, and the action."""
     agent = setup.agent
 
     def choose(observation: Any, indices: types.Array, is_first: types.Array, noise: Any) -> Any:
@@ -250,24 +250,24 @@ def observe(
     *,
     setup: Setup,
 ) -> tuple[SeedState, Metrics]:
-    """Stores the transition to a new observation, with its perturbation z (eq. 5), and moves on to it.
+    """Stores the transition to a new observation, with its perturbation z (eq. 5), and advances to it.
 
     Args:
-        state: the state before.
-        action: the action that was taken.
-        timestep: what the environment answered.
+        state: the state before the step.
+        action: the action taken.
+        timestep: the environment's response.
         noise: random numbers of the step.
         setup: see `Setup`.
 
     Returns:
-        The state after, and what the step adds to the metrics.
+        The state after the step, and the step's contribution to the metrics.
     """
     agent = setup.agent
     transition = types.Transition(
         state.observation,
         action,
         timestep.reward,
-        # Where gamma changes it is applied when a transition is sampled.
+        # A gamma that changes over time is applied when a transition is sampled.
         timestep.discount if agent.subsequences else timestep.discount * agent.config.discount,
         timestep.observation,
         noise.perturbation,
@@ -306,16 +306,16 @@ def learn(
     *,
     setup: Setup,
 ) -> tuple[SeedState, Metrics]:
-    """Makes the updates of one step.
+    """Performs the updates of one step.
 
     Args:
         state: the state, with at least one transition in its replay.
-        metrics: those of the step so far.
+        metrics: the step's metrics so far.
         noise: random numbers of the step.
         setup: see `Setup`.
 
     Returns:
-        The state after the updates, and the metrics with their number and loss.
+        The state after the updates, and the metrics including the updates' number and loss.
     """
     agent, ring, num_updates = setup.agent, setup.ring, setup.num_updates
     capacity = agents_base.replay_capacity(agent.config, setup.num_envs)
@@ -341,20 +341,20 @@ def learn(
 
 
 def reset_when_due(states: SeedState, round_number: types.Array, *, setup: Setup) -> SeedState:
-    """Starts parameters over after a round of learning with which a reset is due.
+    """Resets parameters after a learning phase if a reset is due.
 
-    All seeds are reset together: on a value that is not vmapped, `lax.cond` computes only one of its sides.
+    All seeds are reset together, because `lax.cond` computes only one branch if its predicate is not vmapped.
 
     Args:
         states: states of all seeds, with a leading axis.
-        round_number: number of the round, counted from 0; one for all seeds.
+        round_number: number of the round, counted from 0, the same for all seeds.
         setup: see `Setup`.
     """
     learner = setup.agent.learner
     if learner.reset is None:
         return states
     reset = learner.reset
-    times = (round_number + 1 - setup.num_random_rounds) // setup.rounds_per_learning  # of learning so far
+    times = (round_number + 1 - setup.num_random_rounds) // setup.rounds_per_learning  # learning phases so far
     done, before = (times * setup.num_updates) // learner.reset_period, (times - 1) * setup.num_updates
 
     def start_over(states: SeedState) -> SeedState:
@@ -367,11 +367,11 @@ def reset_when_due(states: SeedState, round_number: types.Array, *, setup: Setup
 
 
 def make_core(agent: agents_base.Agent, num_envs: int = 1, *, stores_prior: bool = False) -> Core:
-    """Makes the parts of a step for an agent.
+    """Builds the parts of a step for an agent.
 
     Args:
         agent: the agent.
-        num_envs: environments that step side by side.
+        num_envs: environments that step in parallel.
         stores_prior: see `Setup`.
     """
     period = agent.config.update_period
@@ -393,13 +393,13 @@ def make_core(agent: agents_base.Agent, num_envs: int = 1, *, stores_prior: bool
 
 
 def steps_per_draw(noise_of_a_step: Any) -> int:
-    """For how many steps random numbers like these are drawn at once."""
+    """Returns the number of steps in a block of random numbers."""
     words = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(noise_of_a_step))
     return max(1, min(256, _NOISE_WORDS // words))
 
 
 def step_like(setup: Setup, observation: types.Array) -> n_step_lib.Step:
-    """A step of zeros, for the shapes of the replay."""
+    """Returns a step of zeros with the shapes of the replay's entries."""
     zero, agent = jnp.zeros(()), setup.agent
     transition = types.Transition(
         observation, jnp.zeros((), jnp.int32), zero, zero, observation, jnp.zeros(agent.perturbation.dim)
@@ -415,7 +415,7 @@ def step_like(setup: Setup, observation: types.Array) -> n_step_lib.Step:
 
 
 def num_bytes(tree: Any) -> int:
-    """Memory that the arrays and keys of a pytree take; their shapes and types are enough."""
+    """Returns the memory of a pytree's arrays and keys, which may be given as shapes and dtypes."""
     leaves = [
         jax.eval_shape(jax.random.key_data, leaf) if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) else leaf
         for leaf in jax.tree.leaves(tree)

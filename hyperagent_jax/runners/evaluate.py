@@ -1,4 +1,4 @@
-"""Evaluation: whole episodes with fresh indices and no learning."""
+"""Evaluation: complete episodes with new indices and without learning."""
 
 from collections.abc import Callable
 from typing import Any
@@ -23,17 +23,17 @@ def make_evaluator(
     epsilon: float = 0.0,
     greedy_in: str = "sample",
 ) -> Callable[[types.Variables, Any, types.PRNGKey], types.Array]:
-    """Makes evaluate(variables, environment state, key) -> returns [num_episodes].
+    """Builds evaluate(variables, environment state, key) -> returns [num_episodes].
 
-    Every episode draws its own indices (and keeps them, unless the agent acts with a new index per step),
-    so an average that equals the optimum says that all sampled policies are optimal.
+    Every episode draws its own indices (and keeps them, unless the agent acts with a new index per step), so if
+    the average equals the optimum, all sampled policies are optimal.
 
     Args:
         agent: the agent.
         environment: the environment.
-        num_episodes: number of episodes, run side by side.
+        num_episodes: number of episodes, run in parallel.
         max_steps: episodes are truncated after this many steps.
-        epsilon: chance of a random action; 1 measures random actions.
+        epsilon: probability of a random action; 1 evaluates the random policy.
         greedy_in: see `policy.make_act`.
     """
     actor, act = agent.evaluation_actor, policy.make_act(agent, epsilon=epsilon, greedy_in=greedy_in)
@@ -82,12 +82,12 @@ class HostEvaluator:
         observe: Callable[[types.Array], types.Array] = lambda observations: observations,
         greedy_in: str = "sample",
     ):
-        """Takes the agent.
+        """Creates an evaluator.
 
         Args:
             agent: the agent.
-            epsilon: chance of a random action.
-            observe: turns a batch of the environment's observations into those of the agent; compiled.
+            epsilon: probability of a random action.
+            observe: maps a batch of the environment's observations to the agent's; compiled.
             greedy_in: see `policy.make_act`.
         """
         act_once = policy.make_act(agent, epsilon=epsilon, greedy_in=greedy_in)
@@ -115,17 +115,17 @@ class HostEvaluator:
         should_stop: Callable[[], bool] = lambda: False,
         on_step: Callable[[np.ndarray], None] = lambda actions: None,
     ) -> list[float] | None:
-        """Returns the scores of whole games, or None if stopped.
+        """Returns the scores of complete episodes, or None if stopped.
 
-        Every game has its own index, drawn at its start. Each environment plays the same number of games or one
-        less, so short games do not count more often than long ones.
+        Every episode has its own index, drawn at its start. The environments play equally many episodes, up to
+        one, so short episodes are not over-represented.
 
         Args:
-            variables: what to act with.
+            variables: variables to act with.
             environment: the environments, which must be synchronous.
-            num_episodes: number of games.
+            num_episodes: number of episodes.
             key: random key.
-            should_stop: asked before every step.
+            should_stop: called before every step.
             on_step: called with the actions of every step.
         """
         num_envs = environment.num_envs

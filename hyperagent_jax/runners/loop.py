@@ -1,4 +1,4 @@
-"""Any dm_env environment: Python steps it, one jitted dispatch per step learns and acts."""
+"""Training loop for dm_env environments: Python steps them, one jitted dispatch per step learns and acts."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple, cast
@@ -17,18 +17,18 @@ from hyperagent_jax.runners import core as core_lib
 
 
 class Program(NamedTuple):
-    """An agent's dispatches, all but `init` compiled when first called; many loops can share them.
+    """An agent's functions, all but `init` compiled at their first call; many loops can share them.
 
     Attributes:
         agent: the agent.
         init: maps (key, observation) to a SeedState.
-        steps_per_draw: number of steps whose random numbers one `draw` is for.
-        draw: maps (state's key, step) to the StepNoise of that step and of the `steps_per_draw` that follow it.
-        begin: maps (state, noise, step, its place in the noise) to (state, action of that step).
-        proceed: maps (state, metrics, noise, step, its place in the noise, action, TimeStep, next observation,
+        steps_per_draw: number of steps for which one `draw` gives random numbers.
+        draw: maps (state's key, step) to the StepNoise of that step and of the following `steps_per_draw` steps.
+        begin: maps (state, noise, step, its position in the noise) to (state, action of that step).
+        proceed: maps (state, metrics, noise, step, its position in the noise, action, TimeStep, next observation,
             is_learning) to (state, metrics, next action): learns from a step and chooses the action of the next.
             State and metrics are donated.
-        learns_after: maps a step, counted from 0, to whether there are updates after it.
+        learns_after: maps a step, counted from 0, to whether updates follow it.
     """
 
     agent: agents_base.Agent
@@ -41,7 +41,7 @@ class Program(NamedTuple):
 
 
 def make_program(agent: agents_base.Agent) -> Program:
-    """Makes the dispatches of an agent."""
+    """Builds the compiled functions of an agent."""
     core = core_lib.make_core(agent)
     steps_per_draw = core_lib.steps_per_draw(jax.eval_shape(core.draw, jax.random.key(0)))
 
@@ -74,8 +74,8 @@ def make_program(agent: agents_base.Agent) -> Program:
         for observation in (timestep.observation, next_observation):
             if observation.dtype != state.observation.dtype:
                 raise ValueError(
-                    f"observations were {state.observation.dtype} at first and now are "
-                    f"{observation.dtype}: pass an `observe` that gives them one type"
+                    f"the first observation was {state.observation.dtype} but a later one is "
+                    f"{observation.dtype}: pass an `observe` that always returns the same dtype"
                 )
         noise = jax.tree.map(lambda x: x[place], noises)
         state, metrics = core.observe(state, action, timestep, noise)
@@ -89,7 +89,7 @@ def make_program(agent: agents_base.Agent) -> Program:
         return state, jax.tree.map(jnp.add, totals, metrics), next_action
 
     def init(key: types.PRNGKey, observation: types.HostArray) -> core_lib.SeedState:
-        return core.init(key, jnp.array(observation), None)  # a copy: environments may use their array again
+        return core.init(key, jnp.array(observation), None)  # a copy: environments may reuse their array
 
     def learns_after(step: int) -> bool:
         return step >= core.setup.num_random_rounds and (step + 1) % core.setup.rounds_per_learning == 0
@@ -99,9 +99,9 @@ def make_program(agent: agents_base.Agent) -> Program:
 
 
 def num_bytes(program: Program) -> int:
-    """Returns the memory of a loop's state, before any of it is allocated."""
+    """Returns the memory of a loop's state without allocating it."""
     spec = program.agent.spec
-    assert spec is not None  # what `agents.make_agent` makes has one
+    assert spec is not None  # agents made by `agents.make_agent` have one
     observation = jnp.zeros(spec.observation_shape, jnp.float32 if spec.num_states is None else jnp.int32)
     return core_lib.num_bytes(jax.eval_shape(program.init, jax.random.key(0), observation))
 
@@ -110,7 +110,7 @@ class OnlineAgent:
     """An agent that acts and learns step by step, in the interface of bsuite's baseline agents.
 
     `update` only stores the transition; the next `select_action` learns from it and acts in one dispatch. The
-    random numbers of every step are the scan runner's, so both give the same run where their environments do.
+    random numbers of every step are those of the scan runner, so equivalent environments give identical runs.
 
     Attributes:
         steps: number of transitions so far.
@@ -122,44 +122,44 @@ class OnlineAgent:
         key: types.PRNGKey,
         observe: Callable[[np.ndarray], types.HostArray] = np.asarray,
     ):
-        """Makes an agent that has not learned anything.
+        """Creates an untrained agent.
 
         Args:
             program: `make_program(agent)`.
             key: source of all its random numbers.
-            observe: turns the environment's observations into those that the agent was made for.
+            observe: maps the environment's observations to those that the agent was built for.
         """
         self.steps = 0
-        self._state: core_lib.SeedState | None = None  # made with the first observation
+        self._state: core_lib.SeedState | None = None  # initialised with the first observation
         self._key = key
         self._observe = observe
         self._program = program
         self._noted: tuple[np.int32, environments_base.TimeStep] | None = None
-        self._noise: tuple[int, core_lib.StepNoise] | None = None  # and the step it begins with
+        self._noise: tuple[int, core_lib.StepNoise] | None = None  # with its first step
         self._metrics = core_lib.zero_metrics()
 
     @property
     def state(self) -> core_lib.SeedState:
-        """Its SeedState, which exists from the first action on."""
+        """The SeedState, available after the first `select_action`."""
         if self._state is None:
             raise ValueError("the agent has no state yet: call select_action or restore first")
         return self._state
 
     def _random_numbers(self, key: types.PRNGKey, step: int) -> tuple[core_lib.StepNoise, int, int]:
-        """The noise that has those of a step and of the next one, the step and its place in the noise."""
+        """Returns the noise that covers a step and the next one, the step, and its position in the noise."""
         place = step % self._program.steps_per_draw
         if self._noise is None or self._noise[0] != step - place:
             self._noise = step - place, self._program.draw(key, step - place)
         return self._noise[1], step, place
 
     def select_action(self, timestep: dm_env.TimeStep) -> int:
-        """The action in a timestep; it is the last `update`'s or the first of an episode."""
+        """Returns the action for a timestep: that of the last `update`, or the first of an episode."""
         observation = self._observe(timestep.observation)
         if self._noted is None:
             state = self._state
             if state is None:
                 state = self._program.init(self._key, observation)
-            else:  # an episode that is not the one of the last `update`, or a repeated call for the same action
+            else:  # a new episode without an `update`, or a repeated call for the same action
                 state = state._replace(
                     observation=jnp.array(observation),
                     is_first=jnp.asarray(timestep.first()),
@@ -181,10 +181,10 @@ class OnlineAgent:
 
     def update(self, timestep: dm_env.TimeStep, action: int, new_timestep: dm_env.TimeStep) -> None:
         """Stores a transition for the next `select_action` to learn from."""
-        del timestep  # whose observation `select_action` has seen
+        del timestep  # `select_action` has seen its observation
         if self._noted is not None:
             raise ValueError("update was called twice without select_action in between")
-        # Compiled functions take numpy's arrays and scalars too: the cast is for the type checker.
+        # Compiled functions accept numpy arrays and scalars: the cast is for the type checker.
         fields = cast(
             tuple[types.Array, types.Array, types.Array, types.Array],
             (
@@ -203,11 +203,11 @@ class OnlineAgent:
         self._noted = self._noise = None
 
     def variables(self) -> types.Variables:
-        """All that acting needs, as a copy that further learning leaves alone."""
+        """Returns a copy of the variables for acting, which later learning does not change."""
         return jax.tree.map(jnp.copy, self._program.agent.learner.variables(self.state.learner))
 
     def take_metrics(self) -> core_lib.Metrics:
-        """Sums over all steps learned from since the last call."""
+        """Returns the sums over all steps learned from since the last call."""
         metrics, self._metrics = self._metrics, core_lib.zero_metrics()
         return jax.device_get(metrics)
 
@@ -215,9 +215,9 @@ class OnlineAgent:
 class Loop:
     """An agent in an environment, which can be stopped and restored exactly.
 
-    The state of a Python environment cannot be saved in general. Its actions can: restoring makes a new
-    environment and repeats them, which takes some microseconds a step. So the environment must be deterministic,
-    its random numbers drawn from a seed of its own.
+    The state of a Python environment cannot be saved in general, but its actions can: restoring creates a new
+    environment and replays them, which takes a few microseconds per step. So the environment must be
+    deterministic, with random numbers from its own seed.
 
     Attributes:
         agent: the OnlineAgent.
@@ -231,19 +231,19 @@ class Loop:
         key: types.PRNGKey,
         observe: Callable[[np.ndarray], types.HostArray] = np.asarray,
     ):
-        """Makes the environment, begins its first episode and chooses the first action.
+        """Creates the environment, starts its first episode and chooses the first action.
 
         Args:
             program: `make_program(agent)`.
-            make_environment: makes the environment; called again by `restore`.
+            make_environment: creates the environment; called again by `restore`.
             key: source of the agent's random numbers.
-            observe: as in `OnlineAgent`.
+            observe: see `OnlineAgent`.
         """
         self.agent = OnlineAgent(program, key, observe)
         self._make_environment = make_environment
         self._observe = observe
         self._start()
-        # The action is chosen ahead, by the dispatch that learns from the step before.
+        # Actions are chosen one step ahead, by the dispatch that learns from the previous step.
         self._action = self.agent.select_action(self._timestep)
 
     def _start(self) -> None:
@@ -253,7 +253,7 @@ class Loop:
         self._timestep = self._environment.reset()
 
     def _step(self, action: int) -> tuple[dm_env.TimeStep, dm_env.TimeStep]:
-        """Steps the environment, and begins a new episode after the last step of one."""
+        """Steps the environment, and starts a new episode after the last step of one."""
         before, after = self._timestep, self._environment.step(action)
         self._taken.append(action)
         self.episodes += after.last()
@@ -264,10 +264,10 @@ class Loop:
         return before, after
 
     def run(self, num_steps: int, max_episodes: int | None = None) -> core_lib.Metrics:
-        """Runs that many steps, or until there were that many episodes in all, whichever comes first.
+        """Runs `num_steps` steps, or until `episodes` reaches `max_episodes`, whichever comes first.
 
         Returns:
-            Sums over these steps.
+            The sums over these steps.
         """
         for _ in range(num_steps):
             if self.episodes == max_episodes:
@@ -278,15 +278,15 @@ class Loop:
         return self.agent.take_metrics()
 
     def tree(self) -> dict[str, Any]:
-        """Everything that `restore` needs: the agent's state, all actions so far and the one to come."""
+        """Returns everything that `restore` needs: the agent's state, all actions so far and the next one."""
         return {"state": self.agent.state, "actions": np.array([*self._taken, self._action], np.int32)}
 
     def like(self) -> dict[str, Any]:
-        """What a checkpoint of `tree` looks like, for `checkpoint.load`."""
+        """Returns the structure of a checkpoint of `tree`, for `checkpoint.load`."""
         return {"state": self.agent.state, "actions": checkpoint.Unsized(np.int32)}
 
     def restore(self, tree: dict[str, Any]) -> None:
-        """Restores the loop to where another one was when it gave `tree`, whose state is donated."""
+        """Restores the state that another loop returned from its `tree`, which is donated."""
         state = tree["state"]
         self._start()
         *taken, self._action = np.asarray(tree["actions"]).tolist()

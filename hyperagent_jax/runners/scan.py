@@ -1,8 +1,7 @@
-"""The whole run on device: environment, replay, acting and learning, many steps per dispatch.
+"""The training loop on device: environment, replay, acting and learning, many steps per dispatch.
 
-All seeds of a group advance together (vmapped). The counter that decides what happens in a step is
-shared by them and stays outside the vmapped state, because `lax.cond` on a vmapped value would compute
-both of its sides.
+All seeds of a group advance together (vmapped). They share the step counter, which decides what happens in a step.
+It is not part of the vmapped state, because `lax.cond` would compute both branches on a vmapped predicate.
 """
 
 from collections.abc import Callable
@@ -18,7 +17,7 @@ from hyperagent_jax.runners import core as core_lib
 
 # The random numbers of one step: the agent's and the environment's.
 StepNoises = tuple[core_lib.StepNoise, Any]
-# What the steps of a loop carry.
+# The carry of the loop over steps.
 StateAndMetrics = tuple[core_lib.SeedState, core_lib.Metrics]
 
 
@@ -26,7 +25,7 @@ class Runner(NamedTuple):
     """Attributes:
     init: maps (key, environment state) of one seed to its SeedState.
     run: maps (states of all seeds, steps done so far, number of steps) to (states, Metrics); both numbers are
-        multiples of the steps between two times of learning. The states, whose
+        multiples of the steps from one learning phase to the next. The states, whose
         leaves have a leading axis of seeds, may be donated. Metrics are sums over the steps, [num_seeds].
     """
 
@@ -41,12 +40,12 @@ def make_runner(
     *,
     stores_prior: bool = False,
 ) -> Runner:
-    """Makes the functions that run an agent in an environment; nothing is compiled yet.
+    """Builds the functions that run an agent in an environment, without compiling them.
 
     Args:
         agent: the agent.
         environment: the environment.
-        num_envs: copies of it that step side by side; a step of `run` is one of all of them.
+        num_envs: copies of the environment that step in parallel; a step of `run` steps all of them.
         stores_prior: see `core.Setup`; for priors that are networks.
     """
     core = core_lib.make_core(agent, num_envs, stores_prior=stores_prior)

@@ -1,12 +1,12 @@
-"""Many environments outside JAX, such as envpool's: they step while the learner updates.
+"""Training loop for vectorised environments outside JAX, such as envpool's, which step while the learner updates.
 
-One round is: choose the actions of all environments that wait for one, send them, put what was seen into the
-replay, start the updates that are due, choose the batches of the next ones, and receive. JAX starts an update and
-returns at once, envpool steps in threads of its own, and batches are gathered by another thread, so on several
-cores a round takes hardly longer than its updates.
+A round chooses the actions of all waiting environments, sends them, adds the observed steps to the replay,
+dispatches the updates that are due, chooses the batches of the next ones, and receives. JAX dispatches updates
+asynchronously, envpool steps in its own threads, and another thread gathers batches, so on several cores a round
+takes hardly longer than its updates.
 
-What happens is determined by the seed alone: batches are chosen at fixed points of a round, never by who is
-faster. (Asynchronous environments are the exception: there the fastest come first.)
+A run is determined by its seed alone: batches are chosen at fixed points of a round and do not depend on timing.
+(Asynchronous environments are the exception: the fastest ones are served first.)
 """
 
 from collections.abc import Callable
@@ -34,11 +34,11 @@ def replay_settings(
     config = agent.config
     if agent.subsequences is not None:
         raise ValueError(
-            f"{agent.name or 'this agent'} needs the steps that follow a transition, which the replay of frames "
-            "does not give: use run_jax.py"
+            f"{agent.name or 'this agent'} needs the steps that follow a transition, which the frame replay "
+            "does not provide: use run_jax.py"
         )
     if config.normalize_returns:
-        raise ValueError("normalize_returns is not for Atari, whose rewards are clipped to [-1, 1]: leave it out")
+        raise ValueError("normalize_returns is not for Atari, where rewards are clipped to [-1, 1]: omit it")
     prior = jax.eval_shape(
         lambda key: agent.network.prior(agent.network.init(key).prior, jnp.zeros(_last(stack_shape), jnp.uint8)),
         jax.random.key(0),
@@ -56,23 +56,23 @@ def replay_settings(
 
 
 def _last(stack_shape: tuple[int, int, int]) -> tuple[int, int, int]:
-    """The shape of a stack with its frames last, as networks take it."""
+    """Returns the shape of a stack with its frames last, as networks expect it."""
     frames, height, width = stack_shape
     return height, width, frames
 
 
 def frames_last(stacks: types.Array) -> types.Array:
-    """Stacks of frames [..., frames, height, width] with their frames last, as networks take them."""
+    """Moves the frames of stacks [..., frames, height, width] last, as networks expect them."""
     return jnp.moveaxis(stacks, -3, -1)
 
 
 class Totals(NamedTuple):
-    """What happened since totals were last taken.
+    """Totals since they were last taken.
 
     Attributes:
         loss: sum of the losses of all updates.
         updates: number of updates.
-        scores: scores of the games that ended.
+        scores: scores of the episodes that ended.
     """
 
     loss: float
@@ -81,9 +81,9 @@ class Totals(NamedTuple):
 
 
 def make_act(agent: agents_base.Agent) -> Callable[..., tuple[types.Array, types.Array, types.Array, types.Array]]:
-    """Makes a function that acts in all environments that wait: its arguments are those of `act` below.
+    """Builds a function that acts in all waiting environments, with the arguments of `act` below.
 
-    It returns indices, actions, and the prior's beliefs and perturbations of the transitions to come.
+    It returns indices, actions, and the prior's beliefs and the perturbations of the coming transitions.
     """
 
     def act(
@@ -99,7 +99,7 @@ def make_act(agent: agents_base.Agent) -> Callable[..., tuple[types.Array, types
         key = types.fold_in_tag(jax.random.fold_in(key, number), "act")
         observations = frames_last(stacks)
         noise = jax.vmap(agent.actor.draw)(jax.random.split(key, len(env_ids)))
-        # The prior is evaluated here, once for every observation, and never in an update.
+        # The prior is evaluated here, once per observation, and never in an update.
         prior = jax.vmap(agent.network.prior, (None, 0))(learner.prior, observations)
 
         def choose(
@@ -126,7 +126,7 @@ def make_act(agent: agents_base.Agent) -> Callable[..., tuple[types.Array, types
 
 
 def make_update(agent: agents_base.Agent) -> Callable[..., tuple[types.LearnerState, types.Array, types.Array]]:
-    """Makes a function of (learner, sum of losses, key, batch) to (learner, sum of losses, losses [B])."""
+    """Builds a function that maps (learner, sum of losses, key, batch) to (learner, sum of losses, losses [B])."""
 
     def update(
         learner: types.LearnerState, loss: types.Array, key: types.PRNGKey, batch: types.Batch
@@ -141,7 +141,7 @@ def make_update(agent: agents_base.Agent) -> Callable[..., tuple[types.LearnerSt
 
 
 class VectorRunner:
-    """Runs an agent in a vector environment; `advance` is one round."""
+    """Runs an agent in a vector environment; `advance` runs one round."""
 
     def __init__(
         self,
@@ -150,13 +150,13 @@ class VectorRunner:
         seed: int,
         mesh: jax.sharding.Mesh | None = None,
     ):
-        """Takes what it runs.
+        """Creates a runner.
 
         Args:
             agent: the agent.
             environment: its environments.
             seed: seed of the run.
-            mesh: devices to spread every batch over, from `sharding.batch_mesh`; None for the default device.
+            mesh: devices to split every batch over, from `sharding.batch_mesh`; None for the default device.
         """
         self.agent = agent
         self.environment = environment
@@ -183,8 +183,8 @@ class VectorRunner:
         self._scores: list[float] = []
         self._game_scores = np.zeros(environment.num_envs)
         self._log = bytearray()  # all actions so far, one byte each
-        self._priorities: list[tuple[np.ndarray, types.Array]] = []  # of updates whose losses may not be there yet
-        self._chosen = 0  # batches that were chosen ahead
+        self._priorities: list[tuple[np.ndarray, types.Array]] = []  # of updates that may still be running
+        self._chosen = 0  # batches chosen ahead of their updates
         self._step: environments_base.VectorStep | None = None
 
     def begin(self) -> None:
@@ -194,7 +194,7 @@ class VectorRunner:
 
     def _current_step(self) -> environments_base.VectorStep:
         if self._step is None:
-            raise ValueError("the environments have not begun: call `begin` or `restore` first")
+            raise ValueError("the environments have not been reset: call `begin` or `restore` first")
         return self._step
 
     def _due(self, interactions: int) -> int:
@@ -203,7 +203,7 @@ class VectorRunner:
         return config.updates_per_step * (max(0, interactions - config.min_replay) // config.update_period)
 
     def advance(self) -> None:
-        """One round."""
+        """Runs one round."""
         step = self._current_step()
         self._indices, *outputs = self._act(
             self.learner,
@@ -223,7 +223,7 @@ class VectorRunner:
         self.rounds += 1
         self.replay.add(step, actions, priors, perturbations)
         self._learn()
-        # What was sent to an environment whose episode has ended is not an interaction.
+        # An action sent to an environment whose episode has ended is not an interaction.
         self._choose_batches(self.interactions + int(np.sum(~step.last)))
         self._step = self.environment.recv()
         self._account(self._step)
@@ -266,18 +266,18 @@ class VectorRunner:
             self.games += 1
 
     def take_totals(self) -> Totals:
-        """What happened since the last call; waits for all updates."""
+        """Returns the totals since the last call; waits for all updates."""
         totals = Totals(float(self._loss), self.updates - self._updates_before, self._scores)
         self._loss, self._updates_before, self._scores = jnp.zeros(()), self.updates, []
         return totals
 
     @property
     def recent_scores(self) -> list[float]:
-        """Scores of the games that ended since totals were taken."""
+        """Returns the scores of the episodes that ended since totals were last taken."""
         return self._scores
 
     def facts(self) -> dict[str, Any]:
-        """Counters, as plain numbers; together with `tree` everything to save."""
+        """Returns the counters as plain numbers; together with `tree` they are the state to save."""
         return {
             "rounds": self.rounds,
             "interactions": self.interactions,
@@ -289,7 +289,7 @@ class VectorRunner:
         }
 
     def tree(self) -> dict[str, Any]:
-        """The arrays to save."""
+        """Returns the arrays to save."""
         batch_size = self.agent.config.batch_size
         numbers = np.array([numbers for numbers, _ in self._priorities], np.int64).reshape(-1, batch_size)
         losses = np.array([losses for _, losses in self._priorities], np.float32).reshape(-1, batch_size)
@@ -306,24 +306,24 @@ class VectorRunner:
 
     @property
     def loss_is_finite(self) -> bool:
-        """Whether all losses since the last `take_totals` were numbers; waits for all updates."""
+        """Returns whether all losses since the last `take_totals` are finite; waits for all updates."""
         return bool(np.isfinite(self._loss))
 
     def restore(
         self, facts: dict[str, Any], load: Callable[[Any], Any], should_stop: Callable[[], bool] = lambda: False
     ) -> bool:
-        """Restores the runner to the state that another one saved.
+        """Restores the state that another runner saved.
 
         An emulator's state cannot be saved, but it follows from its seed and its actions, so the actions are
-        replayed, at the speed of the bare environments. Asynchronous environments start over.
+        replayed, at the speed of the environments alone. Asynchronous environments start new episodes.
 
         Args:
-            facts: its `facts`.
-            load: maps a tree like its `tree` to its own.
+            facts: the other runner's `facts`.
+            load: maps a tree with the structure of `tree` to the saved one.
             should_stop: called before every replayed step.
 
         Returns:
-            True when restored; False when stopped before, and the runner must then be discarded.
+            True if restored; False if stopped before, in which case the runner must be discarded.
         """
         step = self._step = self.environment.reset()
         tree = load(
@@ -351,10 +351,10 @@ class VectorRunner:
                 step = self._step = self.environment.recv()
             if not all(np.array_equal(a, b) for a, b in zip(step, saved, strict=True)):
                 raise errors.UserError(
-                    "the environments do not repeat what they did before (another version of envpool?): the run "
-                    "cannot be resumed exactly"
+                    "replaying the recorded actions gave different observations (a different version of "
+                    "envpool?): the run cannot be resumed exactly"
                 )
-            # Chosen before the priorities of the last updates were known, as they were without the interruption.
+            # Choose these before the priorities of the last updates are applied, as in an uninterrupted run.
             self._choose_batches(self.interactions)
         else:
             self._game_scores[:] = 0.0
@@ -362,6 +362,6 @@ class VectorRunner:
         return True
 
     def close(self) -> None:
-        """Ends environments and threads."""
+        """Closes environments and stops threads."""
         self.environment.close()
         self.replay.close()
