@@ -169,5 +169,5 @@ def test_settings_of_slurm(monkeypatch):
     # Jobs of about a quarter of what a slot gets, at most 50 runs.
     assert [settings.job_size(n, 10) for n in (1, 39, 80, 400, 10**5)] == [1, 1, 2, 10, 50]
     values(["script", "--slurm_options=account"])
-    with pytest.raises(errors.UserError, match="--slurm_options=account is not of the form name=value"):
+    with pytest.raises(errors.UserError, match="--slurm_options=account must have the form name=value"):
         cli.cluster_settings("logs/x")

@@ -108,7 +108,7 @@ def test_results_that_nobody_can_vouch_for_are_left_alone(flags, tmp_path):
 def test_logs_of_another_program_are_left_alone(flags, tmp_path):
     (tmp_path / "csv").mkdir()
     (tmp_path / "csv" / "bsuite_id_-_catch-0.csv").write_text("steps\n1\n")
-    with pytest.raises(errors.UserError, match="holds logs of another program: choose another --logdir"):
+    with pytest.raises(errors.UserError, match="contains logs of another program: choose another --logdir"):
         _open(tmp_path, **flags)
     assert [file.name for file in (tmp_path / "csv").iterdir()] == ["bsuite_id_-_catch-0.csv"]
 
