@@ -32,6 +32,12 @@ EXTRAS_REQUIRE = {
     "sweep": ["matplotlib>=3.9,<4"],
     "ray": ["ray>=2.50,<3"],
     "slurm": ["submitit>=1.5,<2"],
+    "docs": [  # builds the site without network access; its formulas are MathML, made by latex2mathml
+        "latex2mathml>=3.78,<4",
+        "mkdocs>=1.6,<2",
+        "mkdocs-material>=9.6,<10",
+        "mkdocstrings[python]>=0.30,<2",
+    ],
 }
 EXTRAS_REQUIRE["dev"] = sorted(
     {

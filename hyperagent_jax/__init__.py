@@ -48,7 +48,6 @@ from hyperagent_jax.agents.policy import Policy
 from hyperagent_jax.agents.saving import load_agent
 from hyperagent_jax.agents.saving import save_agent
 from hyperagent_jax.learner import Learner
-from hyperagent_jax.learner import LearnerState
 from hyperagent_jax.learner import make_learner
 from hyperagent_jax.networks import heads
 from hyperagent_jax.networks import torsos
@@ -65,6 +64,7 @@ from hyperagent_jax.networks.priors import no_prior
 from hyperagent_jax.replay.ring import make_ring
 from hyperagent_jax.types import Batch
 from hyperagent_jax.types import EnvironmentSpec
+from hyperagent_jax.types import LearnerState
 from hyperagent_jax.types import Transition
 from hyperagent_jax.types import Variables
 

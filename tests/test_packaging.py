@@ -128,6 +128,7 @@ def test_dev_extra_holds_all_others(setup_arguments):
         "navix",
         "ray",
         "slurm",
+        "docs",
         "dev",
     }
     for lines in extras.values():

@@ -1,0 +1,221 @@
+"""Hooks of mkdocs: links that leave docs/, formulas as MathML, and the API reference.
+
+Pages link to files of the repository by relative paths, as GitHub wants them. The site has a copy of each of these
+files under repo/: pictures and tables as they are, Markdown and source as pages, folders as lists of their files.
+"""
+
+import ast
+import pathlib
+import posixpath
+import re
+import urllib.parse
+
+from latex2mathml import converter
+from mkdocs.structure import files as mkdocs_files
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+PACKAGE = "hyperagent_jax"
+# A link or picture of Markdown, as [text](target) or ![text](target), and what may stand before it.
+LINK = re.compile(r"(\[(?:[^\[\]]|\[[^\]]*\])*\]\()([^()\s]+)(\))")
+FENCE = re.compile(r"^(```|~~~).*?^\1[^\n]*$", re.MULTILINE | re.DOTALL)
+FORMULA = re.compile(r'<(span|div) class="arithmatex">\\([(\[])(.*?)\\[)\]]</\1>', re.DOTALL)
+LANGUAGES = {".py": "python", ".yml": "yaml", ".toml": "toml", ".cff": "yaml", "": "text"}
+
+# The API reference: title, modules. A package stands for all its modules.
+REFERENCE = {
+    "hyperagent_jax": [],
+    "Data, indices and randomness": ["types", "indices", "prng", "errors"],
+    "networks": ["networks"],
+    "losses": ["losses"],
+    "Learner and actor": [
+        "learner",
+        "actor",
+        "posterior",
+        "optimizers",
+        "lazy_adam",
+        "langevin",
+        "sharding",
+        "rows",
+    ],
+    "replay": ["replay"],
+    "agents": ["agents"],
+    "environments": ["environments"],
+    "runners": ["runners"],
+    "tabular": ["tabular"],
+    "experiment": ["experiment"],
+    "analysis": ["analysis"],
+    "Files and settings": [
+        "binding",
+        "checkpoint",
+        "checks",
+        "config",
+        "files",
+        "host_memory",
+        "npz",
+        "results",
+        "timing",
+    ],
+}
+
+
+def on_config(config):
+    """Appends the API reference to the navigation."""
+    pages = [{title: _reference_path(title)} for title in REFERENCE]
+    config.nav = [*config.nav, {"API reference": pages}]
+    return config
+
+
+def on_files(files, config):
+    """Adds the API reference and whatever pages link to outside docs/."""
+    for title, names in REFERENCE.items():
+        content = _reference_index() if not names else _reference_page(title, names)
+        files.append(mkdocs_files.File.generated(config, _reference_path(title), content=content))
+    pending = list((ROOT / "docs").rglob("*.md"))
+    while pending:
+        for path in _followed(pending.pop()):
+            if path.exists() and not path.is_relative_to(ROOT / "docs") and _uri(path) not in files.src_uris:
+                files.append(_copy(config, path))
+                pending.append(path)
+    return files
+
+
+def on_page_markdown(markdown, page, config, files):
+    """Points links of a page to the copies in the site."""
+    source = _source(page.file.src_uri)
+    if source is None:
+        return markdown
+    here = posixpath.dirname(page.file.src_uri)
+
+    def rewrite(match):
+        path, anchor = _resolve(source, match[2])
+        if path is None or (path.is_relative_to(ROOT / "docs") and not page.file.src_uri.startswith("repo/")):
+            return match[0]
+        return f"{match[1]}{posixpath.relpath(_uri(path), here or '.')}{anchor}{match[3]}"
+
+    return _outside_fences(lambda text: LINK.sub(rewrite, text), markdown)
+
+
+def on_page_content(html, page, config, files):
+    """Turns formulas into MathML, which browsers draw without a script."""
+
+    def convert(match):
+        formula = match[3].replace("&amp;", "&").replace("&lt;", "<").replace("&gt;", ">")
+        display = "block" if match[2] == "[" else "inline"
+        return f'<span class="formula {display}">{converter.convert(formula, display=display)}</span>'
+
+    return FORMULA.sub(convert, html)
+
+
+def _outside_fences(change, text):
+    """Applies a change to all of a text but its fenced code."""
+    parts, end = [], 0
+    for fence in FENCE.finditer(text):
+        parts += [change(text[end : fence.start()]), fence[0]]
+        end = fence.end()
+    return "".join([*parts, change(text[end:])])
+
+
+def _links(text):
+    return LINK.findall(FENCE.sub("", text))
+
+
+def _resolve(source, target):
+    """Returns the file that a link of `source` leads to, and its anchor; None for anchors alone and other hosts."""
+    if "://" in target or target.startswith(("#", "mailto:")):
+        return None, ""
+    path, mark, anchor = urllib.parse.unquote(target).partition("#")
+    return pathlib.Path(posixpath.normpath((source.parent / path).as_posix())), mark + anchor
+
+
+def _followed(path):
+    """Returns what a page or folder of the repository links to."""
+    if path.is_dir():
+        return _children(path)
+    if path.suffix != ".md":
+        return []
+    found = (_resolve(path, target)[0] for _, target, _ in _links(path.read_text(encoding="utf-8")))
+    return [path for path in found if path is not None]
+
+
+def _children(folder):
+    return sorted(path for path in folder.iterdir() if not path.name.startswith((".", "__pycache__")))
+
+
+def _source(uri):
+    """Returns the Markdown file that a page is made from, or None."""
+    path = ROOT / uri.removeprefix("repo/") if uri.startswith("repo/") else ROOT / "docs" / uri
+    return path if path.is_file() else None
+
+
+def _uri(path):
+    """Returns where the site has a file or folder of the repository."""
+    name = path.relative_to(ROOT).as_posix()
+    if path.is_relative_to(ROOT / "docs"):
+        return name.removeprefix("docs/")
+    if path.is_dir():
+        return f"repo/{name}/" + ("README.md" if (path / "README.md").exists() else "index.md")
+    return f"repo/{name}" + (".md" if path.suffix in LANGUAGES else "")
+
+
+def _copy(config, path):
+    """Returns the site's copy of a file or folder of the repository."""
+    name = path.relative_to(ROOT).as_posix()
+    if path.is_dir() and not (path / "README.md").exists():
+        here = _uri(path).removesuffix("index.md")
+        lines = [f"- [{x.name}{'/' * x.is_dir()}]({posixpath.relpath(_uri(x), here)})" for x in _children(path)]
+        content = "\n".join([f"# {name}", "", *lines, ""])
+        return mkdocs_files.File.generated(config, _uri(path), content=content)
+    if path.suffix in LANGUAGES:
+        content = f"# {name}\n\n```{LANGUAGES[path.suffix]}\n{path.read_text(encoding='utf-8')}\n```\n"
+        return mkdocs_files.File.generated(config, _uri(path), content=content)
+    path = path / "README.md" if path.is_dir() else path
+    return mkdocs_files.File.generated(config, _uri(path), abs_src_path=str(path))
+
+
+def _reference_path(title):
+    return f"api/{title.lower().replace(',', '').replace(' ', '_')}.md"
+
+
+def _reference_page(title, names):
+    """Returns a page with every public module of the given modules and packages."""
+    lines = [f"# {title}", ""]
+    for name in names:
+        place = ROOT / PACKAGE / name
+        paths = [place, *sorted(place.rglob("*.py"))] if place.is_dir() else [place.with_suffix(".py")]
+        for path in paths:
+            if path.name == "__init__.py" and path.parent == place:
+                continue
+            parts = path.relative_to(ROOT).with_suffix("").parts
+            package = path.is_dir() or path.name == "__init__.py"
+            module = ".".join(parts).removesuffix(".__init__")
+            lines += [f"::: {module}", *["    options: {members: false}"] * package, ""]
+    return "\n".join(lines)
+
+
+def _reference_index():
+    """Returns a table of `hyperagent_jax.__all__`."""
+    tree = ast.parse((ROOT / PACKAGE / "__init__.py").read_text(encoding="utf-8"))
+    homes = {
+        x.name: f"{node.module}.{x.name}"
+        for node in tree.body
+        if isinstance(node, ast.ImportFrom)
+        for x in node.names
+    }
+    (names,) = (
+        ast.literal_eval(x.value) for x in tree.body if isinstance(x, ast.Assign) and x.targets[0].id == "__all__"
+    )
+    rows = [f"| [`hx.{name}`][{homes[name]}] | {_first_line(homes[name])} |" for name in names]
+    return "\n".join(
+        [f"# {PACKAGE}", "", "```", ast.get_docstring(tree), "```", "", "| name | |", "|---|---|", *rows, ""]
+    )
+
+
+def _first_line(home):
+    """Returns the first line of a docstring, without importing what it belongs to."""
+    place = ROOT.joinpath(*home.split("."))
+    for path in (place.with_suffix(".py"), place / "__init__.py"):
+        if path.exists():
+            return ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))).splitlines()[0]
+    tree = ast.parse(place.parent.with_suffix(".py").read_text(encoding="utf-8"))
+    (found,) = (node for node in tree.body if getattr(node, "name", None) == place.name)
+    return ast.get_docstring(found).splitlines()[0]
