@@ -16,7 +16,7 @@ FAULTS_FLAGS ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup deepsea tabular atari test test-slow test-faults bench lint format types check-install lock clean
+.PHONY: help setup deepsea tabular atari test test-slow test-faults bench docs lint format types check-install lock clean
 
 help:  ## List the targets
 	@echo "usage: make <target>"
@@ -44,6 +44,10 @@ test-faults: $(STAMP)  ## Kill, fill and damage runs of every script and launche
 
 bench: $(STAMP)  ## Measure the speed of learning and acting; BENCH_FLAGS are passed on
 	$(BIN)/python experiments/bench.py $(BENCH_FLAGS)
+
+docs: $(STAMP)  ## Build the documentation in build/site, without network access; warnings are errors
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	@echo "build/site/index.html"
 
 lint: $(STAMP)  ## Check the style; `make format` rewrites it
 	$(BIN)/ruff check .

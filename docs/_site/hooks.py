@@ -120,7 +120,7 @@ def _links(text):
 
 
 def _resolve(source, target):
-    """Returns the file that a link of `source` leads to, and its anchor; None for anchors alone and other hosts."""
+    """Returns the file that a link of `source` leads to, and its anchor; None for anchors alone and for hosts."""
     if "://" in target or target.startswith(("#", "mailto:")):
         return None, ""
     path, mark, anchor = urllib.parse.unquote(target).partition("#")
@@ -165,7 +165,7 @@ def _copy(config, path):
         lines = [f"- [{x.name}{'/' * x.is_dir()}]({posixpath.relpath(_uri(x), here)})" for x in _children(path)]
         content = "\n".join([f"# {name}", "", *lines, ""])
         return mkdocs_files.File.generated(config, _uri(path), content=content)
-    if path.suffix in LANGUAGES:
+    if path.is_file() and path.suffix in LANGUAGES:
         content = f"# {name}\n\n```{LANGUAGES[path.suffix]}\n{path.read_text(encoding='utf-8')}\n```\n"
         return mkdocs_files.File.generated(config, _uri(path), content=content)
     path = path / "README.md" if path.is_dir() else path

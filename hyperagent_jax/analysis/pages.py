@@ -79,6 +79,7 @@ class Report:
 
     @property
     def num_drawings(self) -> int:
+        """Number of pictures on the page."""
         return sum(len(section.drawings) for section in self.sections)
 
     def write(self, out: pathlib.Path) -> str:

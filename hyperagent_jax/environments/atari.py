@@ -123,14 +123,17 @@ class Atari(base.VectorEnvironment):
         self._was_last = np.ones(num_envs, bool)
 
     def reset(self) -> base.VectorStep:
+        """Starts new games and returns their first observations."""
         self._was_last[:] = True
         self._pool.async_reset()
         return self.recv()
 
     def send(self, actions: np.ndarray, env_ids: np.ndarray) -> None:
+        """Steps these environments in envpool's own threads, without waiting."""
         self._pool.send(actions.astype(np.int32), env_ids.astype(np.int32))
 
     def recv(self) -> base.VectorStep:
+        """Waits for the steps of the next environments and returns them."""
         observations, rewards, terminated, truncated, info = self._pool.recv()
         env_ids = np.asarray(info["env_id"])
         # The step after an end ignores its action and shows the next start: it is not a transition.
@@ -150,6 +153,7 @@ class Atari(base.VectorEnvironment):
         )
 
     def close(self) -> None:
+        """Ends envpool's threads."""
         self._pool.close()
 
 
@@ -182,4 +186,5 @@ class Screen:
         return np.moveaxis(observations[0], 0, -1).copy()  # [210, 160, 3]
 
     def close(self) -> None:
+        """Ends envpool's threads."""
         self._pool.close()

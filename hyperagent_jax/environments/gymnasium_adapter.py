@@ -61,11 +61,13 @@ class GymnasiumEnvironment(dm_env.Environment):
         return types.EnvironmentSpec(int(self._environment.action_space.n), observations.shape, num_states)
 
     def reset(self) -> dm_env.TimeStep:
+        """Starts an episode."""
         observation, _ = self._environment.reset(seed=self._seed)
         self._seed = None  # later episodes continue the same stream of random numbers
         return dm_env.restart(self._observe(observation))
 
     def step(self, action: int) -> dm_env.TimeStep:
+        """Takes an action; a truncated episode ends with discount 1."""
         observation, reward, terminated, truncated, _ = self._environment.step(self._first_action + int(action))
         end = dm_env.termination if terminated else dm_env.truncation if truncated else dm_env.transition
         return end(float(reward), self._observe(observation))
@@ -76,7 +78,9 @@ class GymnasiumEnvironment(dm_env.Environment):
         return np.asarray(observation, np.float32)
 
     def action_spec(self) -> dm_env.specs.DiscreteArray:
+        """Returns the number of actions as a spec."""
         return dm_env.specs.DiscreteArray(self.spec.num_actions)
 
     def observation_spec(self) -> dm_env.specs.Array:
+        """Returns shape and type of an observation."""
         return dm_env.specs.Array(self.spec.observation_shape, np.int32 if self._is_integer else np.float32)

@@ -52,6 +52,7 @@ class Log:
 
     @property
     def num_ids(self) -> int:
+        """Number of bsuite ids it was run on."""
         return self.frame.bsuite_id.nunique()
 
     @functools.cached_property

@@ -58,14 +58,17 @@ class Run:
 
     @property
     def solved(self) -> bool:
+        """Whether it was solved."""
         return self.episodes is not None
 
     @property
     def failed(self) -> bool:
+        """Whether it reached the limit of episodes unsolved."""
         return self.limit is not None
 
     @property
     def crashed(self) -> bool:
+        """Whether it ended in an error."""
         return bool(self.error)
 
     @property

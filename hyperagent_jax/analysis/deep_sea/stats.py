@@ -92,12 +92,15 @@ class Group:
 
     @property
     def sizes(self) -> list[int]:
+        """Sizes in ascending order."""
         return sorted({run.size for run in self.runs})
 
     def at(self, size: int) -> list[read.Run]:
+        """Returns the runs of one size."""
         return [run for run in self.runs if run.size == size]
 
     def summaries(self) -> list[Summary]:
+        """Returns a summary per size."""
         return self._summaries
 
     @functools.cached_property
@@ -160,6 +163,7 @@ class Ablation:
 
     @property
     def sizes(self) -> list[int]:
+        """Sizes in ascending order."""
         return sorted({size for line in self.lines.values() for size, _ in line})
 
 

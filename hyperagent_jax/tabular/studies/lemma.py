@@ -55,6 +55,7 @@ class Config:
 
     @property
     def size(self) -> base.Size:
+        """Numbers of states, actions and stages."""
         return base.Size(self.num_states, self.num_actions, self.horizon)
 
     @property
