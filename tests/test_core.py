@@ -16,13 +16,17 @@ SPEC = types.EnvironmentSpec(num_actions=2, observation_shape=(), num_states=9)
 
 def make_state(agent, core, num_steps=12):
     """A state after some random steps."""
-    state = core.init(prng.hash_key(jax.random.key(0)), jnp.zeros((), jnp.int32), None)
-    for i in range(num_steps):
+
+    @jax.jit
+    def step(state, i):
         noise = core.draw(jax.random.fold_in(state.key, i))
-        timestep = environments_base.TimeStep(
-            jnp.array(i % 9, jnp.int32), jnp.array(0.1 * i), jnp.array(1.0), jnp.array(i % 5 == 4)
-        )
-        state, _ = core.observe(state, core.act_randomly(noise), timestep, noise)
+        timestep = environments_base.TimeStep(i % 9, 0.1 * i, jnp.array(1.0), i % 5 == 4)
+        return core.observe(state, core.act_randomly(noise), timestep, noise)[0]
+
+    init = jax.jit(lambda key: core.init(key, jnp.zeros((), jnp.int32), None))
+    state = init(prng.hash_key(jax.random.key(0)))
+    for i in range(num_steps):
+        state = step(state, jnp.array(i, jnp.int32))
     return state
 
 
@@ -84,17 +88,18 @@ def test_losses_become_priorities():
     core = core_lib.make_core(agent)
     state = make_state(agent, core)
     ring = ring_lib.make_ring(20, priority_fraction=1.0, importance_beta=0.5)
+    sample, update = jax.jit(ring.sample), jax.jit(agent.learner.update)
     noise = core.draw(jax.random.fold_in(state.key, 99))
     learned, _ = jax.jit(core.learn)(state, core_lib.Metrics(*jnp.zeros(4)), noise)
     learner, expected = state.learner, np.where(np.arange(20) < 12, 1.0, 0.0)
     replay = state.replay
     for i in range(2):
-        transitions, slots = ring.sample(replay, noise.replay[i])
+        transitions, slots = sample(replay, noise.replay[i])
         # All have the same priority at first: the four quarters of the twelve slots.
         assert i > 0 or list(np.asarray(slots) // 3) == [0, 1, 2, 3]
         weights = ring.weights(replay, slots)
         batch = types.Batch(transitions.transition, ring.size(replay), weights=weights)
-        learner, info = agent.learner.update(learner, batch, jax.tree.map(lambda x, i=i: x[i], noise.learner))
+        learner, info = update(learner, batch, jax.tree.map(lambda x, i=i: x[i], noise.learner))
         assert i == 0 or np.min(weights) < 0.9
         np.testing.assert_allclose(info["loss"], np.mean(weights * info["losses"]), rtol=1e-5)
         replay = ring.update(replay, slots, info["losses"])
