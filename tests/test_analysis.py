@@ -229,13 +229,13 @@ OLD = "agent,size,seed,solved,episodes_to_learn,interactions"
 @pytest.mark.parametrize(
     "content, message",
     [
-        (None, "there is no .*results.csv: give a results.csv or a folder that holds one"),
+        (None, "results.csv does not exist: give a results.csv or a folder that contains one"),
         (b"", "results.csv has no rows"),
         (f"{OLD}\n".encode(), "results.csv has no rows"),
         (b"agent,seed,solved\na,0,True\n", "it has no column size, episodes_to_learn, interactions"),
         (f"{OLD}\na,20,0,maybe,,6000\n".encode(), "row 1: solved must be True or False, got 'maybe'"),
         (f"{OLD}\na,20,0,True,300,6000\na,20,1,True,,6000\n".encode(), "row 2: episodes_to_learn must be a whole"),
-        (f"{OLD}\na,0,0,True,300,6000\n".encode(), "size must be a whole number from 1 on, got '0'"),
+        (f"{OLD}\na,0,0,True,300,6000\n".encode(), "size must be a whole number of at least 1, got '0'"),
         (f"{OLD}\na,inf,0,True,300,6000\n".encode(), "size must be a whole number"),
         (f"{OLD}\na,20\na,20,1,True,300,6000\n".encode(), "is corrupt"),
         (b"\x89PNG\r\n\xff\xfe", "cannot read .*: it is not a text file"),

@@ -103,12 +103,14 @@ def test_efficiencies():
 
 
 def test_what_the_papers_table_does_not_carry():
-    assert "Rainbow column (1.468) is not behind its HyperAgent column (1.452)" in comparisons.table_caveats()
-    assert "26 of the 26 games have the score at 7.8M frames of HyperDQN's file (IQM 0.472)" in (
+    assert "Rainbow column (1.468) is not below that of its HyperAgent column (1.452)" in (
+        comparisons.table_caveats()
+    )
+    assert "in 26 of the 26 games it equals the score at 7.8M frames in HyperDQN's file (IQM 0.472)" in (
         comparisons.table_caveats()
     )
     assert "have an IQM of 0.626." in comparisons.table_caveats()
-    assert comparisons.bbf_caveat().startswith("BBF has 43 times HyperAgent's parameters by its own code")
+    assert comparisons.bbf_caveat().startswith("According to its code, BBF has 43 times as many parameters")
     quoted = {row["method"]: (row["games"], row["median"], row["mean"]) for row in comparisons.quoted()}
     assert quoted["EfficientZero"] == pytest.approx((26, 1.090, 1.943), abs=1e-3)
     assert quoted["BBF, replay ratio 2"] == pytest.approx((26, 0.754, 2.175), abs=1e-3)
@@ -150,7 +152,7 @@ def test_runs_and_summary(tmp_path):
     assert table[0]["method"] == "hyperagent" and (table[0]["games"], table[0]["seeds"]) == (2, 2)
     assert (table[0]["IQM"], table[0]["Median"], table[0]["Mean"]) == (1.0, 1.0, 1.0)
     assert {row["method"] for row in table[1:]} == set(published.METHODS.values()) and set(table[0]) == set(fields)
-    with pytest.raises(Exception, match="the same run is there twice: hyperagent on Pong, seed 0"):
+    with pytest.raises(Exception, match="duplicate run: hyperagent on Pong, seed 0"):
         read.read([str(tmp_path), str(tmp_path)])
     with pytest.raises(Exception, match="there is no .*absent"):
         read.read([str(tmp_path / "absent")])
@@ -169,7 +171,7 @@ def test_configurations_of_one_agent_stay_apart(tmp_path):
     found = read.read([str(tmp_path / "paper"), str(tmp_path / "released")])
     assert found.agents == list(found.curves) == ["hyperagent (preset paper)", "hyperagent (preset released)"]
     assert len(found.runs) == 4 and found.names == ["Krull", "Pong"]
-    assert [note.split(":")[0] for note in found.notes] == ["Only its curve is shown"] * 2
+    assert [note.split(":")[0] for note in found.notes] == ["Only the curve is shown"] * 2
     assert read.read([str(tmp_path / "paper")]).agents == ["hyperagent"]
 
 

@@ -246,7 +246,7 @@ def test_last_episode_needs_no_pandas(tmp_path):
 
 def test_an_id_that_bsuite_does_not_know_is_one_line(tmp_path):
     (tmp_path / "bsuite_id_-_catch-77.csv").write_text("steps\n")
-    with pytest.raises(errors.UserError, match="is not the log of a bsuite id: there is no catch/77"):
+    with pytest.raises(errors.UserError, match="is not the log of a bsuite id: unknown id catch/77"):
         read.read([str(tmp_path)])
 
 
@@ -283,10 +283,10 @@ def test_report_of_two_agents(tmp_path):
     for name in ("radar", "scores", "deep_sea", "curves"):
         assert (tmp_path / "out" / f"bsuite_{name}.png").read_bytes()[:4] == b"\x89PNG"
     assert _report(f"--results={one},{one}", f"--out={tmp_path / 'x'}").stderr == (
-        f"error: the same folder is given twice: {one}\n"
+        f"error: duplicate folder: {one}\n"
     )
     typo = _report(f"--results={one},{tmp_path / 'typo'}", f"--out={tmp_path / 'x'}")
-    assert typo.stderr.startswith(f"error: there is no {tmp_path / 'typo'}: give a results.csv or a folder")
+    assert typo.stderr.startswith(f"error: {tmp_path / 'typo'} does not exist: give a results.csv or a folder")
     mixed = _report(f"--results={one},{tmp_path / 'out'}", f"--out={tmp_path / 'mixed'}")
     assert mixed.returncode == 2 and not (tmp_path / "mixed").exists()
     message = f"{one} holds runs of bsuite and {tmp_path / 'out'} does not: make a report of each kind"

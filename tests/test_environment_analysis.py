@@ -155,7 +155,7 @@ def test_sweeps_name_the_settings_that_differ(tmp_path):
     assert [entry["IQM"] for entry in summary] == [0.6667, 1.0, 0.3333] and summary[0]["IQM_low"] == ""
     _, chances = stats.improvement_rows(found)
     assert [chance["probability"] for chance in chances] == [0.0, 1.0, 1.0]
-    with pytest.raises(errors.UserError, match="the same run is there twice: hyperagent .scale 1. on x/a, seed 0"):
+    with pytest.raises(errors.UserError, match="duplicate run: hyperagent .scale 1. on x/a, seed 0"):
         read.read([str(tmp_path / "sweep")] * 2)
     (tmp_path / "sweep" / "curve.csv").write_text("seed,interactions\n0,1\n")
     with pytest.raises(errors.UserError, match="curve.csv is corrupt: fix or delete it"):
@@ -183,7 +183,7 @@ def test_the_report_as_a_user_makes_it(folders, tmp_path):
     page = (out / "report.html").read_text()
     for text in (
         "8 runs of 2 agents in 2 environments.",
-        "0 is the mean return of random actions (measured in these runs), 1 is the mean of the best agent",
+        "0 is the mean return of random actions (measured in these runs), 1 is the mean return of the best agent",
         "Not finished: bad on x/a, seed 7: out of luck.",
     ):
         assert text in page

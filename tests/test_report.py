@@ -156,8 +156,8 @@ def test_text_from_files_is_escaped(text, shown):
 def test_the_page_says_what_was_run_and_how(shown):
     assert "20 runs of 3 agents on DeepSea: 16 solved, 3 failed and 1 crashed." in shown
     assert "Every 500 interactions 30 evaluation episodes; solved when their average return is 0.99." in shown
-    assert "Failed after 1,000 episodes." in shown
-    assert re.search(r"runs of \S+study/results.csv were made is not known: there is no \S+config.json", shown)
+    assert "Runs fail after 1,000 episodes." in shown
+    assert re.search(r"configuration of \S+study/results.csv is unknown: \S+config.json does not exist", shown)
     for part in ("0123456789abcdef+changes", "jax 1.2.3", '"sigma": 0.5', "Mean over solved", "> 1,000"):
         assert part in shown
 

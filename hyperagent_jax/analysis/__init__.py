@@ -1,1 +1,1 @@
-"""Results as tables, pictures and pages, a package per kind of runs; imports no jax."""
+"""Turns results into tables, pictures and pages, with one package per kind of run; does not import jax."""

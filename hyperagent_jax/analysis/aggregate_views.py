@@ -1,4 +1,4 @@
-"""How aggregated scores are shown: bars with intervals, and a table."""
+"""Shows aggregated scores as bars with intervals and as a table."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,15 +17,15 @@ def bars(
     normalised: str,
     narrow: bool = False,
 ) -> None:
-    """Draws one panel per statistic, one bar per method with its interval.
+    """Draws one panel per statistic, with one bar and interval per method.
 
     Args:
         file: the PNG.
         title: what was run.
         rows: "method", the number of `problems`, "seeds", and the fields of `aggregates.row`.
-        problems: the column that counts the problems, which is what labels call them.
-        normalised: what the scores are called.
-        narrow: for the width of a phone.
+        problems: the column with the number of problems; labels use the same word.
+        normalised: name of the scores.
+        narrow: whether the picture is for the width of a phone.
     """
     count = len(aggregates.STATISTICS)
     height = 1.2 + 0.42 * len(rows)
@@ -56,7 +56,7 @@ def bars(
 
 
 def interval(row: Mapping[str, Any], name: str, pattern: str = ".2f") -> html.Cell:
-    """Returns the cell of a value with its interval, if it has one."""
+    """Returns a cell with a value and its interval, if there is one."""
     value, low, high = (
         "" if row[x] == "" else html.number(row[x], pattern).text for x in (name, f"{name}_low", f"{name}_high")
     )

@@ -1,6 +1,7 @@
-"""Statistics over problems and seeds: IQM and its relatives, probability of improvement, bootstrap intervals.
+"""Statistics over problems and seeds: IQM, median and mean, probability of improvement, bootstrap intervals.
 
-Problems are games or environments; scores are matrices [problems, seeds], normalised so that problems compare.
+Problems are games or environments; scores are matrices [problems, seeds], normalised to be comparable across
+problems.
 """
 
 from collections.abc import Callable
@@ -13,7 +14,7 @@ import numpy as np
 def iqm(scores: np.ndarray) -> float:
     """Returns the interquartile mean: the mean of the middle half of all scores, [problems, seeds] or any shape.
 
-    As in scipy.stats.trim_mean(scores, 0.25), a quarter (rounded down) is left out at each end.
+    As in scipy.stats.trim_mean(scores, 0.25), a quarter (rounded down) is discarded at each end.
     """
     ordered = np.sort(np.asarray(scores, float), axis=None)
     cut = len(ordered) // 4
@@ -48,7 +49,7 @@ def stratified_bootstrap(
     """Returns a statistic of one or more matrices of scores [problems, seeds] and its 95% interval.
 
     Seeds are resampled with replacement within every problem of every matrix (Agarwal et al., 2021). With one seed
-    per problem there is nothing to draw and the interval is a point.
+    per problem, there is nothing to resample and the interval is a point.
     """
     matrices = [np.asarray(matrix, float) for matrix in scores]
     rng = np.random.default_rng(seed)
@@ -62,7 +63,7 @@ def stratified_bootstrap(
 
 
 def probability_of_improvement(ours: np.ndarray, theirs: np.ndarray) -> float:
-    """Returns how likely a run of ours [problems, seeds] beats one of theirs [problems, other seeds].
+    """Returns the probability that a run of ours [problems, seeds] beats one of theirs [problems, other seeds].
 
     The problem is drawn uniformly, then a run of each; equal scores count half.
     """
@@ -71,15 +72,15 @@ def probability_of_improvement(ours: np.ndarray, theirs: np.ndarray) -> float:
 
 
 def profile(scores: np.ndarray, thresholds: np.ndarray) -> np.ndarray:
-    """Returns the performance profile: the share of scores [problems, seeds] above each threshold [n]."""
+    """Returns the performance profile: the fraction of scores [problems, seeds] above each threshold [n]."""
     return np.mean(np.asarray(scores)[..., None] > thresholds, axis=(0, 1))
 
 
 def mean_band(values: np.ndarray, *, repetitions: int = 1_000, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the ends of the 95% bootstrap intervals of the mean over seeds, of curves [seeds, points]."""
+    """Returns the bounds of the 95% bootstrap intervals of the mean over seeds of curves [seeds, points]."""
     values = np.asarray(values, float)
     rng = np.random.default_rng(seed)
-    # One draw of seeds for all points: what is resampled are runs.
+    # Use the same draw of seeds for all points, because whole runs are resampled.
     means = values[rng.integers(0, len(values), (repetitions, len(values)))].mean(axis=1)
     low, high = np.quantile(means, [0.025, 0.975], axis=0)
     return low, high
@@ -89,7 +90,7 @@ FIELDS = [f"{name}{end}" for name in STATISTICS for end in ("", "_low", "_high")
 
 
 def row(scores: np.ndarray) -> dict[str, Any]:
-    """Returns the `FIELDS` of a csv file about scores [problems, seeds]; one seed has no intervals."""
+    """Returns the `FIELDS` of a csv file for scores [problems, seeds]; a single seed gives no intervals."""
     entries: dict[str, Any] = {}
     for name, statistic in STATISTICS.items():
         interval = stratified_bootstrap(scores, statistic=statistic)

@@ -1,4 +1,4 @@
-"""Learning curves of any experiment: a thin line per seed and their mean."""
+"""Plots learning curves of any experiment: a thin line per seed, and their mean."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,13 +9,13 @@ from hyperagent_jax.analysis import style
 
 
 def draw(axis: Any, rows: Sequence[Mapping[str, str]], column: str, colour: str) -> None:
-    """Draws all seeds, and the mean of those evaluations that all of them have.
+    """Draws all seeds, and the mean over seeds of the evaluations that all of them have.
 
     Args:
-        axis: where.
+        axis: the axis to draw in.
         rows: rows of curve.csv.
-        column: what to draw against interactions.
-        colour: of the lines.
+        column: the column to draw against interactions.
+        colour: colour of the lines.
     """
     seeds: dict[str, list[tuple[int, float]]] = {}
     for row in rows:
@@ -31,7 +31,7 @@ def draw(axis: Any, rows: Sequence[Mapping[str, str]], column: str, colour: str)
             markersize=3.5 if is_single else 2.0,
         )
     if len(seeds) > 1:
-        # By their number: environments that run side by side delay evaluations by a few interactions.
+        # Match evaluations by number: parallel environments delay them by a few interactions.
         common = min(map(len, seeds.values()))
         means = np.mean([points[:common] for points in seeds.values()], axis=0)
         axis.plot(*means.T, color=colour, linewidth=2.2, label=f"mean of {len(seeds)} seeds")
@@ -49,7 +49,7 @@ def returns(file: style.File, title: str, rows: Sequence[Mapping[str, str]]) -> 
 
 
 def environments(file: style.File, title: str, lines: Mapping[str, Sequence[Mapping[str, str]]]) -> None:
-    """Draws evaluation returns: a panel per environment, a line per label, thin ones per seed.
+    """Draws evaluation returns: a panel per environment, a line per label, a thin line per seed.
 
     Args:
         file: the PNG.

@@ -1,4 +1,4 @@
-"""Parts of an HTML page that loads nothing from anywhere: sections, pictures, tables that scroll by themselves."""
+"""Builds self-contained HTML pages from sections, pictures and tables that scroll separately."""
 
 import base64
 from collections.abc import Iterable, Mapping, Sequence
@@ -7,7 +7,7 @@ import html
 import math
 from typing import Any
 
-DASH = "\N{EN DASH}"  # stands for a value that there is not
+DASH = "\N{EN DASH}"  # stands for a missing value
 
 _CSS = """
 :root { color-scheme: light dark; --text: #1c2024; --quiet: #5b636d; --page: #f6f7f9; --card: #ffffff;
@@ -81,14 +81,14 @@ footer { color: var(--quiet); font-size: .85rem; padding-bottom: 40px; }
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
-    """A cell of a table, `kind` being its class; or a heading over `columns` columns."""
+    """A cell of a table, with its CSS class `kind`; or a heading that spans `columns` columns."""
 
     text: str
     kind: str = "number"
     columns: int = 1
 
 
-# Rows of headings, a row of a table, and labels with their rows.
+# Rows of headings; a row of a table; labels with their rows.
 Heads = list[list[Cell | str]]
 Row = list[Cell | float | None]
 Blocks = list[tuple[str, list[Row]]]
@@ -99,7 +99,7 @@ def whole(title: str, header: str, sections: Iterable[str], footer: str) -> str:
     body = "\n".join(section for section in sections if section)
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
-        # Whatever names and error messages say, a browser loads and runs nothing.
+        # The browser loads and runs nothing, whatever names and error messages contain.
         '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; img-src data:; '
         "style-src 'unsafe-inline'\">"
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
@@ -110,7 +110,7 @@ def whole(title: str, header: str, sections: Iterable[str], footer: str) -> str:
 
 
 def escape(value: Any) -> str:
-    """Returns a text with the characters escaped that mean something in HTML."""
+    """Returns a text with HTML's special characters escaped."""
     return html.escape(str(value))
 
 
@@ -126,7 +126,7 @@ def section(heading: str, *parts: str) -> str:
 
 
 def details(summary: str, aside: str, *parts: str) -> str:
-    """Returns parts that are shown on demand."""
+    """Returns a collapsible part."""
     body = "\n".join(part for part in parts if part)
     return (
         f"<details><summary>{escape(summary)} <span>{escape(aside)}</span></summary>\n<div>{body}</div></details>"
@@ -134,17 +134,17 @@ def details(summary: str, aside: str, *parts: str) -> str:
 
 
 def facts(pairs: Mapping[str, str]) -> str:
-    """Returns a list of names with a text each."""
+    """Returns a definition list."""
     rows = "".join(f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>" for name, text in pairs.items())
     return f'<dl class="facts">{rows}</dl>'
 
 
 def figure(name: str, alt: str, caption: str, wide: bytes, narrow: bytes) -> str:
-    """Returns a picture as wide as the page, with its data.
+    """Returns a picture as wide as the page, with its data embedded.
 
     Args:
-        name: its file's name.
-        alt: what it shows, for those who cannot see it.
+        name: name of its file.
+        alt: what it shows, for screen readers.
         caption: how to read it.
         wide: PNG for screens.
         narrow: PNG for phones.
@@ -160,7 +160,7 @@ def figure(name: str, alt: str, caption: str, wide: bytes, narrow: bytes) -> str
 
 
 def number(value: float | None, pattern: str = ",", *, warn: bool = False) -> Cell:
-    """Returns a cell with a number, or a dash if there is none; with `warn` it stands out."""
+    """Returns a cell with a number, or a dash if there is none; `warn` highlights it."""
     text = DASH if value is None or math.isnan(value) else format(value, pattern).replace("-", "\N{MINUS SIGN}")
     return Cell(text, "number warn" if warn else "number")
 
@@ -173,15 +173,15 @@ def table(
     """Returns a table.
 
     Args:
-        caption: what is in it.
-        heads: rows of headings; plain text heads a column of numbers, but for the first column.
-        blocks: labels and their rows; plain numbers have commas, None is a dash.
+        caption: what the table shows.
+        heads: rows of headings; plain text is the heading of a column of numbers, except in the first column.
+        blocks: labels and their rows; plain numbers are formatted with commas, None as a dash.
     """
     head = "".join(f"<tr>{_heading(row[0], '')}{''.join(map(_heading, row[1:]))}</tr>" for row in heads)
     bodies = []
     for label, rows in blocks:
         scope = "rowgroup" if len(rows) > 1 else "row"
-        # A label breaks after commas, its first part, which may be a long name, also after underscores.
+        # Labels wrap after commas; the first part, which may be a long name, also wraps after underscores.
         name, *others = (escape(part.replace(" ", "\N{NO-BREAK SPACE}")) for part in label.split(", "))
         name = ", ".join([name.replace("_", "_<wbr>"), *others])
         first = f'<th scope="{scope}" rowspan="{len(rows)}">{name}</th>'

@@ -1,4 +1,4 @@
-"""A report: sections of pictures and tables, the files they are in, and the page that holds them all."""
+"""A report: sections of pictures and tables, their files, and the page that contains all of them."""
 
 from collections.abc import Callable, Mapping, Sequence
 import dataclasses
@@ -15,12 +15,12 @@ class Drawing(NamedTuple):
     """A picture to be drawn.
 
     Attributes:
-        name: stem of its file.
-        title: its heading within the picture.
-        caption: how to read it.
+        name: stem of the file name.
+        title: heading within the picture.
+        caption: how to read the picture.
         draw: called as `draw(file, title, data, narrow=...)`; writes a PNG for screens or for phones.
-        data: what is drawn.
-        alt: what it shows, for those who cannot see it.
+        data: the data to draw.
+        alt: what the picture shows, for screen readers.
     """
 
     name: str
@@ -31,7 +31,7 @@ class Drawing(NamedTuple):
     alt: str
 
     def figure(self, out: pathlib.Path) -> str:
-        """Draws it, for screens also to a file in `out`, and returns it as HTML."""
+        """Draws the picture, writes the version for screens to `out`, and returns both versions as HTML."""
         versions = []
         for narrow in (False, True):
             buffer = io.BytesIO()
@@ -44,7 +44,7 @@ class Drawing(NamedTuple):
 
 
 class Section(NamedTuple):
-    """A part of a page: pictures, and below them tables as HTML. Without either it is left out."""
+    """A part of a page: pictures, followed by tables as HTML. A section without either is omitted."""
 
     heading: str
     drawings: Sequence[Drawing]
@@ -53,18 +53,18 @@ class Section(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """All that a page and its files are made of.
+    """The content of a page and its files.
 
     Attributes:
         title: heading of the page.
-        lead: one sentence about what was run.
-        facts: what was run, by name.
-        notes: what a reader must be warned of.
+        lead: one sentence about the runs.
+        facts: facts about the runs, by name.
+        notes: warnings for the reader.
         sections: pictures and tables.
-        sources: the files that the runs are from.
-        closing: what the footer says about the csv files.
+        sources: the files that contain the runs.
+        closing: sentence of the footer about the csv files.
         tables: file names with the fields and rows of csv files.
-        unit: what a source counts.
+        unit: what the number of a source counts.
     """
 
     title: str

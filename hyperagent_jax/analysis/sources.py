@@ -1,4 +1,4 @@
-"""The files behind a report: what kind of runs they hold, their rows, and how they were made."""
+"""The files behind a report: the kind of their runs, their rows, and how they were made."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 import dataclasses
@@ -15,18 +15,18 @@ _T = TypeVar("_T")
 
 
 class Kind(NamedTuple):
-    """How to recognise a kind of runs whose config.json does not name it.
+    """How to recognise a kind of run whose config.json does not name it.
 
     Attributes:
         column: a column that only its results.csv has.
-        patterns: files that only its folders hold.
+        patterns: files that only its folders contain.
     """
 
     column: str = ""
     patterns: tuple[str, ...] = ()
 
 
-# The first kind that recognises a place reports on it; the package of the same name has the function `report`.
+# The first kind that matches a place reports on it; the package of the same name has the function `report`.
 KINDS = {
     "bsuite": Kind(patterns=("bsuite_id_-_*.csv", "csv/bsuite_id_-_*.csv")),
     "atari": Kind(column="game"),
@@ -42,9 +42,9 @@ class Source:
 
     Attributes:
         file: the results.csv.
-        num_runs: its rows.
+        num_runs: its number of rows.
         record: the config.json next to it, or None.
-        problem: why there is no record; blank if there is one.
+        problem: why there is no record; empty if there is one.
     """
 
     file: str
@@ -56,7 +56,7 @@ class Source:
 def source(path: pathlib.Path, num_runs: int) -> Source:
     """Returns the source of a results.csv with `num_runs` runs.
 
-    A report without its configurations is still worth having, so a missing one is a note, not an error.
+    A report without configurations is still useful, so a missing one is a note rather than an error.
     """
     config = path.with_name("config.json")
     try:
@@ -64,14 +64,14 @@ def source(path: pathlib.Path, num_runs: int) -> Source:
         if not isinstance(record, dict):
             raise ValueError
     except FileNotFoundError:
-        return Source(str(path), num_runs, None, f"there is no {config}")
+        return Source(str(path), num_runs, None, f"{config} does not exist")
     except (OSError, ValueError):
         return Source(str(path), num_runs, None, f"{config} is corrupt")
     return Source(str(path), num_runs, record)
 
 
 def part(record: Any, name: str) -> dict[str, Any]:
-    """Returns a dict within a dict, or an empty one: a config.json may have been edited by hand."""
+    """Returns a dict within a dict, or an empty one, because a config.json may have been edited by hand."""
     found = record.get(name) if isinstance(record, dict) else None
     return found if isinstance(found, dict) else {}
 
@@ -82,7 +82,7 @@ def identity(folder: pathlib.Path) -> dict[str, Any]:
 
 
 def kind(place: str) -> str:
-    """Returns the name in `KINDS` of the runs that a results.csv or a folder holds."""
+    """Returns the kind, a key of `KINDS`, of the runs in a results.csv or a folder."""
     path = pathlib.Path(place)
     if not path.exists():
         raise _absent(path)
@@ -95,7 +95,7 @@ def kind(place: str) -> str:
 
 
 def own_files(kind: str, folder: pathlib.Path) -> list[pathlib.Path]:
-    """Returns the files in a folder that only this kind of runs has."""
+    """Returns the files in a folder that only this kind of run has."""
     return sorted(path for pattern in KINDS[kind].patterns for path in folder.glob(pattern))
 
 
@@ -118,11 +118,11 @@ def read_rows(path: pathlib.Path, needed: Sequence[str], what: str = "results.cs
 
     Args:
         path: the file.
-        needed: columns it must have.
-        what: what a file without them is not.
+        needed: required columns.
+        what: what the file should be, for the message if columns are missing.
 
     Returns:
-        Its rows; may be empty.
+        The rows, possibly none.
     """
     if not path.exists():
         raise _absent(path)
@@ -135,7 +135,7 @@ def read_rows(path: pathlib.Path, needed: Sequence[str], what: str = "results.cs
 def parse_rows(
     path: pathlib.Path, rows: Sequence[dict[str, str]], parse: Callable[[dict[str, str]], _T]
 ) -> list[_T]:
-    """Applies `parse` to all rows of a file; its ValueError becomes a line that names the file and the row."""
+    """Applies `parse` to all rows of a file; turns its ValueError into a message that names file and row."""
     parsed = []
     for number, row in enumerate(rows, start=1):
         try:
@@ -146,16 +146,16 @@ def parse_rows(
 
 
 def _absent(path: pathlib.Path) -> errors.UserError:
-    return errors.UserError(f"there is no {path}: give a results.csv or a folder that holds one")
+    return errors.UserError(f"{path} does not exist: give a results.csv or a folder that contains one")
 
 
 def one_line(text: Any) -> str:
-    """Returns a text without line breaks, which may come from a file."""
+    """Returns a text, which may come from a file, without line breaks."""
     return " ".join(str(text).split())
 
 
 def flat(value: Any, prefix: str = "") -> dict[str, str]:
-    """Returns the entries of nested dicts as JSON, by their names joined with dots."""
+    """Returns the entries of nested dicts as JSON, keyed by their names joined with dots."""
     if not isinstance(value, dict):
         return {prefix: json.dumps(value, ensure_ascii=False)}
     entries = {}
@@ -171,13 +171,13 @@ def differing_settings(paths: Sequence[pathlib.Path], ignored: Sequence[str] = (
 
     Args:
         paths: the files.
-        ignored: settings that do not count, by their names with dots.
+        ignored: settings to ignore, as names joined with dots.
     """
     known = [flat(identity(path.parent)) for path in paths]
     texts = []
     for own in known:
         others = [other for other in known if other.get("agent") == own.get("agent")]
-        # A setting that only newer versions record is not known to differ.
+        # A setting that only newer versions record may not differ.
         names = [name for name in own if len({other[name] for other in others if name in other}) > 1]
         names = [name for name in names if name not in ignored]
         names = [name for name in names if not name.startswith("config.")] or names
@@ -198,14 +198,14 @@ def listed(values: Iterable[Any], last: str = "and") -> str:
 
 
 def section(sources: Sequence[Source], unit: str) -> str:
-    """Returns the section of a page that tells how its runs were made; `unit` is what a source counts."""
+    """Returns the section that describes how the runs were made; `unit` is what the number of a source counts."""
     return html.section(
         "Where the runs come from", *(_details(source, unit) for source in sources), _differences(sources)
     )
 
 
 def footer(note: str) -> str:
-    """Returns the command and commit that make a page, and a note."""
+    """Returns the footer: the command and commit that made a page, and a note."""
     made = results.provenance()
     return (
         f"<p>Made by <code>{html.escape(made['command'])}</code> at commit "
@@ -214,10 +214,10 @@ def footer(note: str) -> str:
 
 
 def _details(source: Source, unit: str) -> str:
-    """Command, commit, versions, machine and configuration of one file."""
+    """Returns command, commit, versions, machine and configuration of one file."""
     aside = plural(source.num_runs, unit)
     if source.record is None:
-        return html.details(source.file, aside, html.paragraph(f"Not known: {source.problem}.", "note"))
+        return html.details(source.file, aside, html.paragraph(f"Unknown: {source.problem}.", "note"))
     record = dict(source.record)
     command, commit = record.pop("command", "not recorded"), str(record.pop("commit", "unknown"))
     facts = {"Commit": commit}
@@ -236,14 +236,14 @@ def _details(source: Source, unit: str) -> str:
 
 
 def _differences(sources: Sequence[Source]) -> str:
-    """Settings on which configurations disagree, of those that have them: an agent's runs may have several."""
+    """Returns the settings in which configurations differ, including several configurations of one agent."""
     known = [source for source in sources if source.record is not None]
     configs: list[Mapping[str, str]] = [flat(part(source.record, "identity")) for source in known]
     names = list(dict.fromkeys(name for config in configs for name in config))
     names = [name for name in names if len({config[name] for config in configs if name in config}) > 1]
     if not names:
         return ""
-    heading = "What differs between the configurations"
+    heading = "Differences between the configurations"
     heads: html.Heads = [["Setting", *(Cell(source.file, "") for source in known)]]
     blocks = [(name, [[Cell(config.get(name, html.DASH), "") for config in configs]]) for name in names]
     return html.details(heading, plural(len(names), "difference"), html.table(heading, heads, blocks))

@@ -1,4 +1,4 @@
-"""The look of all pictures: colours, marks, text, and how they are written."""
+"""The common style of all pictures: colours, markers, text, and file format."""
 
 from collections.abc import Iterable, Iterator, Sequence
 import contextlib
@@ -18,14 +18,14 @@ import numpy as np
 from hyperagent_jax import errors
 
 File = str | os.PathLike | BinaryIO
-# Okabe and Ito's colours without the yellow, which is faint on white, and two of Tol's: distinct to colour-blind
-# eyes. Markers repeat with another period, so that many more lines differ in one or the other.
+# Okabe and Ito's colours without yellow, which is faint on white, and two of Tol's: distinct for colour-blind
+# readers. Markers repeat with a different period, so that many more lines differ in colour or marker.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#882255", "#999933")
 MARKERS = ("o", "s", "^", "D", "v", "P", "<", ">", "h", "p", "*")
 DASHES = (0, (5, 3))
-PANEL_DPI = 110  # of pictures with many panels, which are large files
+PANEL_DPI = 110  # for pictures with many panels, whose files are large
 _STYLE: dict[str, Any] = {
-    "text.parse_math": False,  # labels are names from files, never mathematics
+    "text.parse_math": False,  # labels contain names from files, never formulas
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.edgecolor": "0.5",
@@ -43,7 +43,7 @@ _STYLE: dict[str, Any] = {
 
 @contextlib.contextmanager
 def context() -> Iterator[None]:
-    """Sets the look of a picture, whatever other libraries have changed."""
+    """Sets the style of a picture, regardless of what other libraries have changed."""
     with plt.rc_context():
         matplotlib.rcdefaults()
         plt.rcParams.update(_STYLE)  # type: ignore[arg-type]
@@ -72,7 +72,7 @@ def picture(
         columns: panels side by side.
         small_title: whether the title is long or the picture narrow.
         dpi: dots per inch.
-        **options: of `plt.subplots`.
+        **options: options of `plt.subplots`.
     """
     with context():
         figure, axes = plt.subplots(rows, columns, figsize=size, layout="constrained", squeeze=False, **options)
@@ -102,12 +102,12 @@ def legend_of(figure: matplotlib.figure.Figure, handles: Sequence[Any], *, narro
 
 
 def note(axis: Any, text: str, place: tuple[Any, Any], shift: tuple[float, float], **options: Any) -> None:
-    """Writes a text `shift` points away from a place."""
+    """Writes a text at a distance of `shift` points from a place."""
     axis.annotate(text, place, xytext=shift, textcoords="offset points", **options)
 
 
 def plain_numbers(direction: matplotlib.axis.Axis) -> None:
-    """Writes numbers with commas: the powers of ten that are the default would need mathematics in labels."""
+    """Formats numbers with commas: the default, powers of ten, would need formulas in labels."""
     direction.set_major_formatter(matplotlib.ticker.FuncFormatter(lambda value, _: f"{value:,.10g}"))
 
 
@@ -129,7 +129,7 @@ def handles(labels: Iterable[str]) -> list[matplotlib.lines.Line2D]:
 def save(figure: matplotlib.figure.Figure, file: File, dpi: int = 160) -> None:
     """Writes a picture as PNG and closes it."""
     try:
-        # Without the version of matplotlib the same runs give the same file.
+        # Omit the version of matplotlib, so that the same runs give the same file.
         figure.savefig(file, dpi=dpi, format="png", metadata={"Software": None})
     except OSError as error:
         raise errors.UserError(f"cannot write {file}: {error.strerror}") from error

@@ -1,22 +1,22 @@
-"""Reports on Atari runs, those of run_atari.py: learning curves and human-normalised scores."""
+"""Reports on Atari runs of run_atari.py: learning curves and human-normalised scores."""
 
 from collections.abc import Sequence
 import pathlib
 
 
 def report(places: Sequence[str], out: pathlib.Path, title: str | None) -> tuple[str, str]:
-    """Draws runs and writes their tables.
+    """Plots runs and writes their tables.
 
     Args:
-        places: results.csv files, or folders that hold one.
+        places: results.csv files, or folders that contain one.
         out: folder for pictures and tables.
         title: heading of the page; None for the default.
 
     Returns:
-        The page, and lines about the scores and the page.
+        The page, and lines of text that summarise the scores and the page.
     """
     from hyperagent_jax.analysis import aggregates
-    from hyperagent_jax.analysis.atari import page  # needs matplotlib, which is optional
+    from hyperagent_jax.analysis.atari import page  # requires matplotlib, which is optional
     from hyperagent_jax.analysis.atari import read
     from hyperagent_jax.analysis.atari import stats
 

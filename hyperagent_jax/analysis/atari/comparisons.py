@@ -1,4 +1,4 @@
-"""What others published: scores of other systems with their sources, and what the paper's comparison rests on.
+"""Published scores of other systems with their sources, and the data behind the paper's comparison.
 
 published_scores.csv has one row per method, environment, number of frames and kind of evaluation (`what`).
 """
@@ -18,7 +18,7 @@ from hyperagent_jax.analysis.atari import stats
 _FOLDER = pathlib.Path(__file__).parent
 HARD_GAMES = ("Alien", "Freeway", "Gravitar", "Hero", "Pitfall", "Qbert", "Solaris", "Venture")
 HARD_FRAMES = 8_000_000
-# Methods of the eight hard games: how they are called, and which of their evaluations counts.
+# Methods in the eight hard games: their titles, and which of their evaluations counts.
 _HARD_METHODS = {
     "hyperagent_released_curves": ("HyperAgent (released)", "mean of evaluations in the last 0.4M frames"),
     "adam_lmcdqn": ("AdamLMCDQN", "mean of evaluations in the last 2M frames"),
@@ -27,7 +27,7 @@ _HARD_METHODS = {
     "ensemble_plus_lmc_repo": ("Ensemble+", "mean of evaluations in the last 2M frames"),
     "sane": ("SANE", "evaluation at that frame"),
 }
-# Over which the paper draws HyperAgent's relative improvements.
+# Baselines of the paper's plot of HyperAgent's relative improvements.
 BASELINES = ("ddqn_zoo", "der", "hyperdqn", "rainbow")
 # Parameters with 6 actions, counted from the layers of BBF's code and of HyperAgent's network.
 BBF_PARAMS, HYPERAGENT_PARAMS = 38_503_589, 888_736
@@ -38,7 +38,7 @@ class Published:
     """A row of published_scores.csv.
 
     Attributes:
-        method: its name in the file.
+        method: name in the file.
         environment: the game.
         frames: frames of training; four per interaction.
         what: which evaluation it is.
@@ -91,7 +91,7 @@ def hard_games() -> dict[str, dict[str, float]]:
 
 
 def hard_sources() -> list[str]:
-    """Returns where each method's scores of the eight hard games are from, and what they are."""
+    """Returns the source and the kind of each method's scores in the eight hard games."""
     return [
         f"{title}: {what}, {own.runs} runs, {own.source}"
         for method, (title, what) in _HARD_METHODS.items()
@@ -121,7 +121,7 @@ def _table_of_26(method: str) -> dict[str, float]:
 
 
 def table_caveats() -> str:
-    """Returns what the paper's table does not carry of its claims, with the numbers behind it."""
+    """Returns the claims of the paper that its table does not support, with the numbers."""
     ours, rainbow = _iqm(_table_of_26("hyperagent")), _iqm(_table_of_26("rainbow"))
     single = _select("hyperdqn", 7_800_000, "evaluation")
     best = _select("hyperdqn", HARD_FRAMES, "best evaluation")
@@ -129,24 +129,24 @@ def table_caveats() -> str:
     equal = sum(round(single[name].score, 1) == round(_table_of_26("hyperdqn")[name], 1) for name in names)
     one, most = (_iqm({name: found[name].score for name in names}) for found in (single, best))
     return (
-        f"By the IQM over the games of the paper's own table its Rainbow column ({rainbow:.3f}) is not behind its "
-        f"HyperAgent column ({ours:.3f}). "
-        f"The paper's HyperDQN column is one evaluation, not the best checkpoint: {equal} of the {len(names)} "
-        f"games have the score at 7.8M frames of HyperDQN's file (IQM {one:.3f}); the best evaluations of "
-        f"the same runs have an IQM of {most:.3f}."
+        f"In the paper's own table, the IQM over games of its Rainbow column ({rainbow:.3f}) is not below that "
+        f"of its HyperAgent column ({ours:.3f}). "
+        f"The paper's HyperDQN column is a single evaluation, not the best checkpoint: in {equal} of the "
+        f"{len(names)} games it equals the score at 7.8M frames in HyperDQN's file (IQM {one:.3f}); the best "
+        f"evaluations of the same runs have an IQM of {most:.3f}."
     )
 
 
 def bbf_caveat() -> str:
-    """Returns what the paper says of BBF's parameters, and what its code says."""
+    """Returns the number of BBF's parameters according to the paper and according to its code."""
     return (
-        f"BBF has {BBF_PARAMS / HYPERAGENT_PARAMS:.0f} times HyperAgent's parameters by its own code "
-        f"({BBF_PARAMS:,} and {HYPERAGENT_PARAMS:,} with 6 actions), not the 20 times of the paper."
+        f"According to its code, BBF has {BBF_PARAMS / HYPERAGENT_PARAMS:.0f} times as many parameters as "
+        f"HyperAgent ({BBF_PARAMS:,} and {HYPERAGENT_PARAMS:,} with 6 actions), not 20 times as in the paper."
     )
 
 
 def quoted() -> list[dict[str, Any]]:
-    """Returns aggregates over 26 games after 400,000 frames of systems whose scores are quoted, not run here."""
+    """Returns aggregates over 26 games after 400,000 frames for systems whose published scores are quoted."""
     found = []
     for method, title, what in (
         ("bbf_rr2", "BBF, replay ratio 2", "final network"),

@@ -16,25 +16,25 @@ from hyperagent_jax.analysis.atari import read
 from hyperagent_jax.analysis.atari import stats
 from hyperagent_jax.analysis.sources import plural
 
-_CURVES = "Mean unclipped score of every evaluation's games; with several seeds thin lines are seeds."
+_CURVES = "Mean unclipped score of each evaluation's episodes. Thin lines are single seeds."
 _AGGREGATES = (
-    "Human-normalised scores: random actions have 0, the human of the paper's table has 1. Lines are 95% "
-    "intervals of a bootstrap over seeds within games; a single seed has none. Every method is measured in the "
-    "games that it has. The paper's methods have the averages over seeds of its tables; the IQM of averages is "
-    "not that of runs (of HyperAgent in 26 games 1.45, where the paper reports 1.22 over runs)."
+    "Human-normalised scores: 0 for random actions, 1 for the human of the paper's table. Lines are 95% bootstrap "
+    "intervals over seeds within games; a single seed has none. Every method is aggregated over the games it has "
+    "scores for. The scores of the paper's methods are its averages over seeds; the IQM of averages differs from "
+    "that of runs (for HyperAgent in 26 games it is 1.45, while the paper reports 1.22 over runs)."
 )
 _BARS = functools.partial(aggregate_views.bars, problems="games", normalised="human-normalised score")
-_PROFILES = "The share of games and seeds with a higher score; the higher a line, the better."
+_PROFILES = "The fraction of games and seeds with a higher score; higher lines are better."
 _EFFICIENCY = (
-    "The paper's comparison of methods that reach an IQM of 1 on 26 games, not a result of these runs: of these "
-    "only HyperAgent's number of parameters."
+    "The paper's comparison of methods that reach an IQM of 1 on 26 games. Only HyperAgent's number of "
+    "parameters is taken from these runs."
 )
 _HARD = (
-    "Scores after 8M frames that were published with code, mean over runs, and of these runs where they are of "
-    "such a game. They are not the same evaluation; what each is stands below."
+    "Scores after 8M frames that were published with code, mean over runs, next to these runs where they include "
+    "such a game. The evaluations differ, as described below."
 )
-_PAPER_IMPROVEMENT = "The paper's HyperAgent, from its table of 26 games, by the same formula."
-_IMPROVEMENT = "(score - baseline) / (max(human, baseline) - random), game by game."
+_PAPER_IMPROVEMENT = "The paper's HyperAgent, computed from its table of 26 games with the same formula."
+_IMPROVEMENT = "(score - baseline) / (max(human, baseline) - random) for each game."
 
 
 def make(title: str, found: read.Results, table: tuple[Sequence[str], Sequence[dict[str, Any]]]) -> pages.Report:
@@ -120,7 +120,7 @@ def make(title: str, found: read.Results, table: tuple[Sequence[str], Sequence[d
             ),
         ],
         sources=found.sources,
-        closing="The tables are also in scores.csv and summary.csv.",
+        closing="The tables are also available as scores.csv and summary.csv.",
         tables={"summary.csv": table, "scores.csv": scores},
     )
 
@@ -144,12 +144,12 @@ def _quoted_table() -> str:
 
 
 def _fact(runs: Sequence[read.Run]) -> str:
-    """Returns what was run of one agent."""
+    """Describes the runs of one agent."""
     lengths = sorted({run.interactions for run in runs})
-    # Games side by side may end a run a few interactions late.
+    # With parallel environments a run may end a few interactions late.
     length = f"{lengths[0]:,}" + (f" to {lengths[-1]:,}" if lengths[-1] > 1.01 * lengths[0] else "")
     games, seeds = len({run.game for run in runs}), len({run.seed for run in runs})
-    return f"{plural(games, 'game')}, {plural(seeds, 'seed')}, {length} interactions (four frames each) a run"
+    return f"{plural(games, 'game')}, {plural(seeds, 'seed')}, {length} interactions (four frames each) per run"
 
 
 def _notes(found: read.Results) -> list[str]:
@@ -158,8 +158,8 @@ def _notes(found: read.Results) -> list[str]:
         seeds = {sum(run.agent == agent and run.game == name for run in found.runs) for name in found.names} - {0}
         if len(seeds) > 1:
             fewest = plural(min(seeds), "seed")
-            notes.append(f"{agent}: aggregates and profiles are of {fewest} per game, as many as all games have.")
-    return notes + [f"How some runs were made is not known: {x.problem}." for x in found.sources if x.problem]
+            notes.append(f"{agent}: aggregates and profiles use {fewest} per game, as many as every game has.")
+    return notes + [f"The configuration of some runs is unknown: {x.problem}." for x in found.sources if x.problem]
 
 
 def _score_table(fields: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> str:

@@ -1,4 +1,4 @@
-"""Pictures of Atari runs."""
+"""Plots of Atari runs."""
 
 from collections.abc import Mapping, Sequence
 import math
@@ -24,13 +24,13 @@ def _thousands(value: float, _: Any = None) -> str:
 def curves(
     file: style.File, title: str, lines: Mapping[str, Sequence[Mapping[str, str]]], *, narrow: bool = False
 ) -> None:
-    """Draws evaluation scores against interactions: a panel per game, a line per label, thin ones per seed.
+    """Draws evaluation scores against interactions: a panel per game, a line per label, a thin line per seed.
 
     Args:
         file: the PNG.
         title: what was run.
         lines: maps labels to rows of curve.csv.
-        narrow: for the width of a phone.
+        narrow: whether the picture is for the width of a phone.
     """
     names = sorted({row["game"] for rows in lines.values() for row in rows})
     many = len(names) > 12
@@ -76,7 +76,7 @@ def curves(
 
 
 def profiles(file: style.File, title: str, scores: Mapping[str, np.ndarray], *, narrow: bool = False) -> None:
-    """Draws the share of games and seeds above every score; `scores` maps labels to [games, seeds]."""
+    """Draws the fraction of games and seeds above every score; `scores` maps labels to [games, seeds]."""
     largest = max(float(np.max(matrix)) for matrix in scores.values())
     thresholds = np.linspace(0.0, min(max(1.2, 1.05 * largest), 8.0), 400)
     size = (4.3, 3.6 + 0.25 * len(scores)) if narrow else (9.0, 5.2)
@@ -101,7 +101,7 @@ def profiles(file: style.File, title: str, scores: Mapping[str, np.ndarray], *, 
 
 
 def improvements(file: style.File, title: str, values: Mapping[str, float], *, narrow: bool = False) -> None:
-    """Draws a bar per game, in order; `values` maps games to relative improvements."""
+    """Draws a bar per game, sorted; `values` maps games to relative improvements."""
     ordered = sorted(values.items(), key=lambda item: item[1])
     size = (4.3 if narrow else 8.5, 1.4 + 0.27 * len(ordered))
     with style.picture(file, title, size, small_title=True, dpi=style.PANEL_DPI) as (_, axes):
@@ -115,7 +115,7 @@ def improvements(file: style.File, title: str, values: Mapping[str, float], *, n
         axis.set_yticks(range(len(ordered)), [name for name, _ in ordered])
         axis.axvline(0, color="0.3", linewidth=1)
         axis.margins(x=0.3 if narrow else 0.15, y=0.01)
-        # A few games gain a hundred times as much as others.
+        # A few games improve a hundred times as much as others.
         axis.set_xscale("symlog", linthresh=10)
         axis.xaxis.set_major_formatter(matplotlib.ticker.FuncFormatter(lambda x, _: f"{x:,.0f}%"))
         axis.tick_params(axis="x", labelsize=7 if narrow else 9)
@@ -154,9 +154,9 @@ def hard_games(
 def data_against_parameters(
     file: style.File, title: str, methods: Sequence[published.Efficiency], *, narrow: bool = False
 ) -> None:
-    """Draws the interactions that methods need for an IQM of 1 against their parameters.
+    """Draws the interactions that methods need to reach an IQM of 1 against their number of parameters.
 
-    The sources are written below, except on a phone, where there is no room.
+    The sources are listed below, except on a phone, where there is no space.
     """
     size = (4.3, 4.6) if narrow else (9.0, 6.2)
     with style.picture(file, title, size, small_title=narrow, dpi=style.PANEL_DPI) as (figure, axes):

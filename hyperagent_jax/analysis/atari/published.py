@@ -1,4 +1,4 @@
-"""Scores that the paper's tables give, and the data and parameters that methods need for human-level scores."""
+"""Scores in the paper's tables, and the data and parameters that methods need for human-level scores."""
 
 from collections.abc import Iterable, Mapping
 import dataclasses
@@ -11,7 +11,7 @@ import numpy as np
 from hyperagent_jax import results
 
 _FOLDER = pathlib.Path(__file__).parent
-# Columns of scores.csv that are methods, and how the paper calls them.
+# Columns of scores.csv that are methods, and their titles.
 METHODS = {
     "ddqn_zoo": "DDQN (DQN Zoo)",
     "der": "DER",
@@ -30,7 +30,7 @@ class Game:
         is_in_26: whether it is one of the 26 games of the first table.
         random: score of random actions.
         human: score of a human.
-        published: scores of METHODS; those that the paper does not give are absent.
+        published: scores of METHODS; those missing from the paper are absent.
     """
 
     name: str
@@ -40,7 +40,7 @@ class Game:
     published: Mapping[str, float]
 
     def normalize(self, score: float) -> float:
-        """Returns the score on a scale on which random actions have 0 and the human has 1."""
+        """Returns the human-normalised score: 0 for random actions, 1 for the human."""
         return (score - self.random) / (self.human - self.random)
 
 
@@ -63,14 +63,14 @@ def games() -> Mapping[str, Game]:
 
 @dataclasses.dataclass(frozen=True)
 class Efficiency:
-    """How much data a method needs for an IQM of 1.
+    """The data that a method needs to reach an IQM of 1.
 
     Attributes:
-        method: its name.
+        method: the method's name.
         params: number of parameters.
-        interactions: interactions at which it reaches an IQM of 1, or has not reached it.
-        reaches_human: whether it reaches it.
-        source: where the numbers are from.
+        interactions: interactions needed to reach an IQM of 1, or those that were not enough.
+        reaches_human: whether the method reaches it.
+        source: source of the numbers.
     """
 
     method: str
@@ -81,7 +81,7 @@ class Efficiency:
 
 
 def efficiencies(num_params: int) -> list[Efficiency]:
-    """Returns the methods of the paper's figure of data against parameters; `num_params` are HyperAgent's."""
+    """Returns the methods in the paper's figure of data against parameters; `num_params` is HyperAgent's."""
     return [
         Efficiency(
             row["method"],
@@ -95,11 +95,11 @@ def efficiencies(num_params: int) -> list[Efficiency]:
 
 
 def published_scores(method: str, names: Iterable[str]) -> dict[str, float]:
-    """Returns the scores that the paper gives for a method in those of `names` it has."""
+    """Returns the paper's scores of a method in those of the games `names` that it covers."""
     return {name: games()[name].published[method] for name in names if method in games()[name].published}
 
 
 def published_matrix(method: str, names: Iterable[str]) -> np.ndarray:
-    """Returns human-normalised scores [games, 1] that the paper gives for a method in those of `names` it has."""
+    """Returns the paper's human-normalised scores [games, 1] of a method in those of `names` that it covers."""
     scores = published_scores(method, names)
     return np.array([games()[name].normalize(score) for name, score in scores.items()]).reshape(-1, 1)

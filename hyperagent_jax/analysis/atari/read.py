@@ -27,11 +27,11 @@ class Run:
 
 @dataclasses.dataclass(frozen=True)
 class Results:
-    """What several results.csv files of run_atari.py hold.
+    """The contents of several results.csv files of run_atari.py.
 
     Attributes:
-        runs: the finished runs; their `agent` has a note where the files have several configurations of one.
-        notes: a line for every run that is not among them, with the reason.
+        runs: the finished runs; `agent` includes the settings that differ if an agent has several configurations.
+        notes: a line with the reason for every run that is missing from `runs`.
         curves: rows of the curve.csv next to them, by agent; agents without any are absent.
         sources: the files.
     """
@@ -53,7 +53,7 @@ class Results:
 
 
 def read(places: Sequence[str]) -> Results:
-    """Reads several results.csv files, or those of folders that hold one."""
+    """Reads several results.csv files, or folders that contain one."""
     runs: dict[tuple[str, str, int], Run] = {}
     notes: list[str] = []
     curves: dict[str, list[dict[str, str]]] = {}
@@ -68,7 +68,7 @@ def read(places: Sequence[str]) -> Results:
             key = (run.game, run.agent, run.seed)
             if key in runs:
                 name = sources_lib.one_line(f"{run.agent} on {run.game}, seed {run.seed}")
-                raise errors.UserError(f"the same run is there twice: {name}")
+                raise errors.UserError(f"duplicate run: {name}")
             runs[key] = run
         points = _curve(path.with_name("curve.csv")) if rows else []
         for agent in dict.fromkeys(row["agent"] + differing for row in rows):
@@ -76,24 +76,24 @@ def read(places: Sequence[str]) -> Results:
                 curves.setdefault(agent, []).extend(points)
         sources.append(sources_lib.source(path, len(finished)))
     if not runs:
-        raise errors.UserError("there are no finished runs in " + ", ".join(map(str, places)))
+        raise errors.UserError("no finished runs in " + ", ".join(map(str, places)))
     return Results(list(runs.values()), notes, curves, sources)
 
 
 def _parse(differing: str, row: Mapping[str, str]) -> Run | str:
-    """Returns the run of a row, its agent followed by `differing`; or a note why it has no score."""
+    """Returns the run of a row, with `differing` appended to its agent, or a note why it has no score."""
     name = f"{row['agent']} on {row['game']}, seed {row['seed']}"
     if row.get("error"):
         return f"Not finished: {name}: {row['error']}."
     if row["game"] not in published.games():
-        return f"Only its curve is shown: {name}: no human score is known for this game."
+        return f"Only the curve is shown: {name}: there is no human score for this game."
     params = int(row["num_params"]) if row.get("num_params") else None
     numbers = int(row["seed"]), float(row["score"]), int(row["interactions"]), params
     return Run(row["game"], row["agent"] + differing, *numbers)
 
 
 def _curve(path: pathlib.Path) -> list[dict[str, str]]:
-    """Reads a curve.csv, checked; returns no rows if there is no such file."""
+    """Reads and checks a curve.csv; returns no rows if the file does not exist."""
     rows = results.read_csv(path)
     try:
         for row in rows:

@@ -14,13 +14,13 @@ from hyperagent_jax.analysis.atari import read
 def relative_improvement(proposed: float, baseline: float, game: published.Game) -> float:
     """Returns (proposed - baseline) / (max(human, baseline) - random), as in Wang et al. (2016).
 
-    The paper prints "- human" in the denominator, which is zero wherever the baseline is below the human.
+    The paper has "- human" in the denominator, which is zero whenever the baseline is below the human.
     """
     return (proposed - baseline) / (max(game.human, baseline) - game.random)
 
 
 def score_matrix(runs: Sequence[read.Run], agent: str) -> tuple[list[str], np.ndarray]:
-    """Returns games and human-normalised scores [games, seeds] of an agent: as many seeds as every game has."""
+    """Returns games and human-normalised scores [games, seeds] of an agent, with the seeds that every game has."""
     by_game: dict[str, list[read.Run]] = {}
     for run in sorted(runs, key=lambda run: run.seed):
         if run.agent == agent:
@@ -61,7 +61,7 @@ def mean_scores(runs: Sequence[read.Run], agent: str) -> dict[str, float]:
 
 
 def _baselines(found: read.Results, names: Iterable[str]) -> dict[str, dict[str, float]]:
-    """Returns the scores by game of all agents and of those of the paper's methods that have any of `names`."""
+    """Returns the scores by game of all agents and of the paper's methods that cover any of `names`."""
     scores = {agent: mean_scores(found.runs, agent) for agent in found.agents}
     for method, title in published.METHODS.items():
         if own := published.published_scores(method, names):
@@ -70,7 +70,7 @@ def _baselines(found: read.Results, names: Iterable[str]) -> dict[str, dict[str,
 
 
 def score_rows(found: read.Results) -> tuple[list[str], list[dict[str, Any]]]:
-    """Returns fields and rows of scores.csv: the game's scores by all agents and by the paper's methods."""
+    """Returns fields and rows of scores.csv: scores by game of all agents and of the paper's methods."""
     columns = _baselines(found, found.names)
     rows = [
         {
@@ -85,7 +85,7 @@ def score_rows(found: read.Results) -> tuple[list[str], list[dict[str, Any]]]:
 
 
 def improvements(found: read.Results, agent: str) -> dict[str, dict[str, float]]:
-    """Returns the relative improvement of an agent over every other one and over the paper's methods, by game."""
+    """Returns the relative improvement of an agent over all others and over the paper's methods, by game."""
     ours, known = mean_scores(found.runs, agent), published.games()
     compared = {
         name: {

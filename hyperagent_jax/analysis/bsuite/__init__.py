@@ -1,4 +1,4 @@
-"""Reports on bsuite runs, those of run_bsuite.py or of any agent with bsuite's csv logging."""
+"""Reports on bsuite runs of run_bsuite.py or of any agent with bsuite's csv logging."""
 
 from collections.abc import Sequence
 import math
@@ -6,7 +6,7 @@ import pathlib
 
 
 def report(places: Sequence[str], out: pathlib.Path, title: str | None) -> tuple[str, str]:
-    """Scores and draws runs and writes their tables.
+    """Scores and plots runs and writes their tables.
 
     Args:
         places: folders of one agent each, or the results.csv in them.
@@ -14,9 +14,9 @@ def report(places: Sequence[str], out: pathlib.Path, title: str | None) -> tuple
         title: heading of the page; None for the default.
 
     Returns:
-        The page, and lines about the scores and the page.
+        The page, and lines of text that summarise the scores and the page.
     """
-    from hyperagent_jax.analysis.bsuite import page  # needs matplotlib and pandas, which are optional
+    from hyperagent_jax.analysis.bsuite import page  # requires matplotlib and pandas, which are optional
     from hyperagent_jax.analysis.bsuite import read
     from hyperagent_jax.analysis.bsuite import stats
 

@@ -1,4 +1,4 @@
-"""The csv files that bsuite's logging writes, one per id; reads them without pandas."""
+"""Reads the csv files of bsuite's logging, one per id, without pandas."""
 
 import csv
 import math
@@ -6,7 +6,7 @@ import pathlib
 
 from hyperagent_jax import errors
 
-# What bsuite's logging always writes, and what the scores of experiments need besides.
+# Columns that bsuite's logging always writes, and those that the scores of some experiments need in addition.
 _COLUMNS = ("steps", "episode", "total_return", "episode_len", "episode_return")
 _OWN_COLUMNS = {
     "bandit": ("total_regret",),
@@ -26,21 +26,21 @@ _OWN_COLUMNS = {
 
 
 def read(path: pathlib.Path, bsuite_id: str) -> dict[str, list[float]]:
-    """Returns the columns of the log of an id; refuses one that is not whole."""
+    """Returns the columns of the log of an id; rejects an incomplete one."""
     try:
         with open(path, newline="") as f:
             return _parse([row for row in csv.reader(f) if row], bsuite_id)
     except FileNotFoundError as error:
-        raise errors.UserError(f"there is no {path}, the log of {bsuite_id}") from error
+        raise errors.UserError(f"{path}, the log of {bsuite_id}, does not exist") from error
     except OSError as error:
         raise errors.UserError(f"cannot read {path}: {error.strerror}") from error
-    except (ValueError, csv.Error) as error:  # also that of a file which is not text
+    except (ValueError, csv.Error) as error:  # including that of a file that is not text
         reason = " ".join(str(error).split())
         raise errors.UserError(f"{path} is corrupt: {reason}; delete it and run {bsuite_id} again") from error
 
 
 def last_episode(path: pathlib.Path, bsuite_id: str) -> int:
-    """Returns the last episode in the log of an id; refuses one that is not whole."""
+    """Returns the last episode in the log of an id; rejects an incomplete one."""
     return int(read(path, bsuite_id)["episode"][-1])
 
 

@@ -19,7 +19,7 @@ def make(title: str, logs: Sequence[stats.Log]) -> pages.Report:
     radar = pages.Drawing(
         "bsuite_radar",
         "bsuite scores by tag",
-        "Mean score of the experiments with each of bsuite's tags; 1 is the outer circle. Only experiments that "
+        "Mean score of the experiments with each of bsuite's tags; the outer circle is 1. Only experiments that "
         "were run count.",
         plots.radar,
         {label: stats.by_tag(own) for label, own in scores.items()},
@@ -46,8 +46,8 @@ def make(title: str, logs: Sequence[stats.Log]) -> pages.Report:
     curves = pages.Drawing(
         "bsuite_curves",
         "Learning curves",
-        "Return per episode since the logged episode before, averaged over the ids of an experiment. Ids of an "
-        "experiment with rewards of different scale are averaged as they are.",
+        "Return per episode since the previous logged episode, averaged over the ids of an experiment, without "
+        "rescaling ids whose rewards have different scales.",
         plots.curves,
         {log.label: stats.curves(log.frame) for log in logs},
         "Learning curves.",
@@ -57,11 +57,11 @@ def make(title: str, logs: Sequence[stats.Log]) -> pages.Report:
         pages.Section("Scores by experiment", [bars], [_score_table(scores)]),
     ]
     tables = {"scores.csv": stats.score_rows(logs)}
-    closing = "The scores are also in scores.csv"
+    closing = "The scores are also available as scores.csv"
     if has_solutions:
         tables["deep_sea.csv"] = stats.solution_rows(logs)
         sections.append(pages.Section("DeepSea: episodes until solved", [solve_times], [_solution_table(logs)]))
-        closing += ", the episodes until DeepSea was solved in deep_sea.csv"
+        closing += ", the episodes until DeepSea was solved as deep_sea.csv"
     sections.append(pages.Section("Learning curves", [curves]))
     return pages.Report(
         title=title,
@@ -84,14 +84,14 @@ def _notes(log: stats.Log) -> list[str]:
     notes = []
     if partial := [score.experiment for score in log.scores if not score.is_finished]:
         notes.append(
-            f"{log.label}: fewer episodes than bsuite's were run of {', '.join(partial)}; these scores are "
+            f"{log.label}: {', '.join(partial)} ran for fewer episodes than bsuite prescribes; these scores are "
             "not comparable."
         )
     if some := [f"{x.experiment} {x.num_ids} of {x.all_ids}" for x in log.scores if x.num_ids < x.all_ids]:
-        notes.append(f"{log.label}: not all ids were run, the scores are of those that were: {', '.join(some)}.")
+        notes.append(f"{log.label}: only some ids were run, and scores cover only those: {', '.join(some)}.")
     notes += [f"{log.label}: {name} {reason}." for name, reason in log.not_run.items()]
     if log.source.problem:
-        notes.append(f"How the runs of {log.label} were made is not known: {log.source.problem}.")
+        notes.append(f"The configuration of {log.label} is unknown: {log.source.problem}.")
     return notes
 
 

@@ -1,4 +1,4 @@
-"""Pictures of bsuite runs, several agents side by side."""
+"""Plots of bsuite runs, with several agents side by side."""
 
 from collections.abc import Mapping, Sequence
 import math
@@ -18,13 +18,13 @@ def _colours(labels: Sequence[str]) -> dict[str, str]:
 
 
 def radar(file: style.File, title: str, tags: Mapping[str, Mapping[str, float]], *, narrow: bool = False) -> None:
-    """Draws the mean score per tag, an outline per agent.
+    """Draws the mean score per tag, with an outline per agent.
 
     Args:
         file: the PNG.
         title: what is shown.
-        tags: maps agents to the scores of their tags. A tag without a score is left open.
-        narrow: for the width of a phone.
+        tags: maps agents to the scores of their tags. Tags without a score leave a gap.
+        narrow: whether the picture is for the width of a phone.
     """
     names = [tag for tag in stats.TAGS if any(tag in scores for scores in tags.values())]
     angles = 2 * np.pi * np.arange(len(names)) / max(len(names), 1)
@@ -57,13 +57,13 @@ def radar(file: style.File, title: str, tags: Mapping[str, Mapping[str, float]],
 def bars(
     file: style.File, title: str, scores: Mapping[str, Sequence[stats.Score]], *, narrow: bool = False
 ) -> None:
-    """Draws the score of every experiment, a bar per agent; bars of partial runs are pale.
+    """Draws the score of every experiment, with a bar per agent; bars of partial runs are pale.
 
     Args:
         file: the PNG.
         title: what is shown.
         scores: maps agents to their scores.
-        narrow: for the width of a phone.
+        narrow: whether the picture is for the width of a phone.
     """
     have = {score.experiment for own in scores.values() for score in own}
     experiments = [name for name in stats.EXPERIMENTS if name in have]
@@ -116,7 +116,7 @@ def solve_times(
         file: the PNG.
         title: what is shown.
         solutions: maps experiments to agents and their solutions.
-        narrow: for the width of a phone.
+        narrow: whether the picture is for the width of a phone.
     """
     panels = {name: own for name, own in solutions.items() if any(own.values())}
     labels = list(dict.fromkeys(label for own in panels.values() for label in own))
@@ -144,7 +144,7 @@ def solve_times(
                 if failed:
                     axis.scatter(*zip(*failed, strict=True), color=colour, marker="x", s=30, linewidths=1.5)
             axis.set_yscale("log")
-            axis.set_ylim(0.7 * bottom, 2.2 * top)  # of all panels, which share it
+            axis.set_ylim(0.7 * bottom, 2.2 * top)  # the panels share this axis
             axis.yaxis.set_minor_formatter(matplotlib.ticker.NullFormatter())
             style.plain_numbers(axis.yaxis)
             axis.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(integer=True))
@@ -174,7 +174,7 @@ def curves(
         file: the PNG.
         title: what is shown.
         lines: maps agents to experiments and their episodes and returns (`stats.curves`).
-        narrow: for the width of a phone.
+        narrow: whether the picture is for the width of a phone.
     """
     experiments = [name for name in stats.EXPERIMENTS if any(name in own for own in lines.values())]
     colours = _colours(list(lines))
@@ -182,7 +182,7 @@ def curves(
     rows = math.ceil(len(experiments) / columns)
     below = 0.25 * len(lines) if narrow else 0.2
     size = (4.3, 1.7 * rows + 0.5 + below) if narrow else (11.0, 2.5 * rows + 0.5 + 0.5 + below)
-    dpi = 110 if rows > 3 else 160  # many panels make a large file
+    dpi = 110 if rows > 3 else 160  # files with many panels are large
     with style.picture(file, title, size, rows, columns, small_title=narrow, dpi=dpi) as (figure, axes):
         for axis in axes.flat[len(experiments) :]:
             axis.set_axis_off()
@@ -197,7 +197,7 @@ def curves(
             axis.set_title(name, fontsize=8.5 if narrow else 10.5)
             axis.tick_params(labelsize=6.5 if narrow else 8)
             axis.yaxis.set_major_locator(matplotlib.ticker.MaxNLocator(4))
-        for axis in axes.flat[max(0, len(experiments) - columns) : len(experiments)]:  # the lowest of each column
+        for axis in axes.flat[max(0, len(experiments) - columns) : len(experiments)]:  # bottom panels
             axis.set_xlabel("episode", fontsize=8 if narrow else 10)
         figure.supylabel("return per episode", fontsize=9 if narrow else 11)
         handles = [matplotlib.lines.Line2D([], [], color=colours[label], label=label) for label in lines]

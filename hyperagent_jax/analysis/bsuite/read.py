@@ -1,4 +1,4 @@
-"""Reads bsuite runs: the logs of an agent's ids, and which of them are finished."""
+"""Reads bsuite runs: the logs of an agent's ids, and which of these are finished."""
 
 from collections.abc import Sequence
 import dataclasses
@@ -12,15 +12,15 @@ from hyperagent_jax.analysis import sources as sources_lib
 from hyperagent_jax.analysis.bsuite import logs as logs_lib
 from hyperagent_jax.analysis.bsuite import stats
 
-_PREFIX = "bsuite_id_-_"  # of the names of bsuite's csv files
+_PREFIX = "bsuite_id_-_"  # of bsuite's file names
 _NEEDED = ("bsuite_id", "status", "reason")
 
 
 def read(folders: Sequence[str | pathlib.Path]) -> list[stats.Log]:
-    """Reads the logs in several folders, of run_bsuite.py or of any other program with bsuite's csv files."""
+    """Reads the logs in several folders, written by run_bsuite.py or any program that uses bsuite's logging."""
     resolved = [pathlib.Path(folder).resolve() for folder in folders]
     if twins := [folder for folder, path in zip(folders, resolved, strict=True) if resolved.count(path) > 1]:
-        raise errors.UserError(f"the same folder is given twice: {twins[0]}")
+        raise errors.UserError(f"duplicate folder: {twins[0]}")
     logs = [_read_folder(pathlib.Path(folder)) for folder in folders]
     labels = [log.label for log in logs]
     return [
@@ -44,15 +44,15 @@ def _read_folder(folder: pathlib.Path) -> stats.Log:
     for path in sources_lib.own_files("bsuite", folder):
         bsuite_id = path.stem.removeprefix(_PREFIX).replace("-", "/")
         if bsuite_id not in known_ids:
-            raise errors.UserError(f"{path} is not the log of a bsuite id: there is no {bsuite_id}")
+            raise errors.UserError(f"{path} is not the log of a bsuite id: unknown id {bsuite_id}")
         if is_ours and bsuite_id not in finished:
             not_run.setdefault(bsuite_id, "not finished yet")
             continue
         if bsuite_id in frames:
-            raise errors.UserError(f"{folder} holds two logs of {bsuite_id}: one in it, one in its folder csv")
+            raise errors.UserError(f"{folder} contains two logs of {bsuite_id}: one in it, one in its folder csv")
         frames[bsuite_id] = pd.DataFrame(logs_lib.read(path, bsuite_id)).assign(bsuite_id=bsuite_id)
     if not frames:
-        raise errors.UserError(f"{folder} holds no finished bsuite run")
+        raise errors.UserError(f"{folder} contains no finished bsuite run")
     frame = pd.concat(frames.values(), ignore_index=True)
     settings = pd.DataFrame(
         [{"bsuite_id": name, "bsuite_env": name.split("/")[0], **given} for name, given in known_ids.items()]

@@ -1,4 +1,4 @@
-"""Statistics of bsuite runs: one score per experiment by bsuite's definition, solve times, curves."""
+"""Statistics of bsuite runs: scores by bsuite's definition, one per experiment, solve times, and curves."""
 
 from collections.abc import Sequence
 import dataclasses
@@ -13,7 +13,7 @@ import pandas as pd
 from hyperagent_jax import errors
 from hyperagent_jax.analysis import sources as sources_lib
 
-# bsuite's order, by kind of difficulty.
+# In bsuite's order, which is by kind of difficulty.
 _BASIC = ("bandit", "mnist", "catch", "mountain_car", "cartpole")
 EXPERIMENTS = (
     *_BASIC,
@@ -30,7 +30,7 @@ EXPERIMENTS = (
 )
 TAGS = ("basic", "noise", "scale", "exploration", "credit_assignment", "generalization", "memory")
 # DeepSea counts as solved at the first logged episode from `first` on at which less than `threshold` of all
-# episodes so far had left the diagonal: in the windy one some stay on it by luck.
+# episodes so far have left the diagonal: in the stochastic variant, some stay on it by luck.
 _SOLVED = {"deep_sea": (1, 0.9), "deep_sea_stochastic": (100, 0.8)}
 
 
@@ -39,10 +39,10 @@ class Log:
     """The runs of one agent.
 
     Attributes:
-        label: its name.
-        source: the folder and how it was made.
+        label: name of the agent.
+        source: the folder, and how its runs were made.
         frame: the rows of all ids with bsuite's settings of the id, and its `bsuite_id` and `bsuite_env`.
-        not_run: maps ids without a log to why there is none.
+        not_run: maps ids without a log to the reason.
     """
 
     label: str
@@ -57,12 +57,12 @@ class Log:
 
     @functools.cached_property
     def scores(self) -> list["Score"]:
-        """Its scores."""
+        """The agent's scores."""
         return score(self.frame)
 
     @functools.cached_property
     def solutions(self) -> dict[str, list["Solution"]]:
-        """When it solved the sizes of each kind of DeepSea."""
+        """When the agent solved each size, by kind of DeepSea."""
         return {experiment: solutions(self.frame, experiment) for experiment in _SOLVED}
 
 
@@ -71,12 +71,12 @@ class Score:
     """The score of an experiment.
 
     Attributes:
-        experiment: its name.
-        score: between 0, a random or useless agent, and 1; not a number where bsuite defines none, as for mnist
-            with fewer episodes.
-        num_ids: ids that it is of.
-        all_ids: ids that the experiment has.
-        is_finished: whether these were run to the end.
+        experiment: name of the experiment.
+        score: between 0, a random or useless agent, and 1; NaN if bsuite does not define it, as for mnist with
+            fewer episodes.
+        num_ids: number of ids that were run.
+        all_ids: number of ids of the experiment.
+        is_finished: whether these runs are complete.
     """
 
     experiment: str
@@ -88,7 +88,7 @@ class Score:
 
 @dataclasses.dataclass(frozen=True)
 class Solution:
-    """When DeepSea of a size was solved, or how many episodes were not enough."""
+    """When a size of DeepSea was solved, or the number of episodes that were not enough."""
 
     size: int
     episode: int
@@ -96,7 +96,7 @@ class Solution:
 
     @property
     def beats_dithering(self) -> bool:
-        """Whether it took fewer episodes than random actions do, 2^N, up to bsuite's forgiveness of 100."""
+        """Whether it took fewer episodes than random actions (2^N), with bsuite's allowance of 100."""
         return self.is_solved and self.episode < 2**self.size + 100
 
 
@@ -134,14 +134,14 @@ def solutions(frame: pd.DataFrame, experiment: str) -> list[Solution]:
 
 
 def score(frame: pd.DataFrame) -> list[Score]:
-    """Scores all experiments that a frame has rows of, in bsuite's order."""
+    """Scores all experiments that have rows in a frame, in bsuite's order."""
     known = sweep()
     scores = []
     for experiment in EXPERIMENTS:
         rows = frame[frame.bsuite_env == experiment]
         if not len(rows):
             continue
-        if experiment in _SOLVED:  # bsuite's own needs a function that pandas has lost
+        if experiment in _SOLVED:  # bsuite's own code needs a function that pandas has removed
             beaten = [solution.beats_dithering for solution in solutions(rows, experiment)]
             value = np.mean(beaten) if beaten else np.nan
         else:
@@ -155,19 +155,19 @@ def score(frame: pd.DataFrame) -> list[Score]:
 
 
 def by_tag(scores: Sequence[Score]) -> dict[str, float]:
-    """Returns the mean score of the experiments with each tag that any of them has."""
+    """Returns the mean score of the experiments with each tag, for all tags that occur."""
     members = {tag: [x for x in scores if tag in tags(x.experiment)] for tag in TAGS}
     return {tag: average for tag, own in members.items() if not np.isnan(average := mean(own))}
 
 
 def mean(scores: Sequence[Score]) -> float:
-    """Returns the mean of those scores that are defined; not a number if none is."""
+    """Returns the mean of the scores that are defined; NaN if none is."""
     values = [x.score for x in scores if not np.isnan(x.score)]
     return float(np.mean(values)) if values else float("nan")
 
 
 def curves(frame: pd.DataFrame) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Returns the logged episodes and the mean return per episode since the one before, by experiment."""
+    """Returns the logged episodes and the mean return per episode since the previous one, by experiment."""
     found = {}
     for experiment in EXPERIMENTS:
         rows = frame[frame.bsuite_env == experiment]

@@ -1,21 +1,21 @@
-"""Reports on DeepSea runs, those of run_deepsea.py and of sweep.py: episodes to learn against the size."""
+"""Reports on DeepSea runs of run_deepsea.py and sweep.py: episodes to learn against the size."""
 
 from collections.abc import Sequence
 import pathlib
 
 
 def report(places: Sequence[str], out: pathlib.Path, title: str | None) -> tuple[str, str]:
-    """Draws runs and writes their tables.
+    """Plots runs and writes their tables.
 
     Args:
-        places: results.csv files, or folders that hold one.
+        places: results.csv files, or folders that contain one.
         out: folder for pictures and tables.
         title: heading of the page; None for the default.
 
     Returns:
-        The page and a line about it.
+        The page, and a line of text that summarises it.
     """
-    from hyperagent_jax.analysis.deep_sea import page  # needs matplotlib, which is optional
+    from hyperagent_jax.analysis.deep_sea import page  # requires matplotlib, which is optional
     from hyperagent_jax.analysis.deep_sea import read
 
     runs, sources = read.read(places)

@@ -15,9 +15,9 @@ from hyperagent_jax.analysis.sources import listed
 from hyperagent_jax.analysis.sources import plural
 
 _PROTOCOL = ("stochastic", "max_episodes", "eval_every", "eval_episodes", "solved_return")
-# A page with more lines than these, in one picture or table, is not read by anybody.
+# Pictures and tables with more lines than this are unreadable.
 _MOST_LINES = 60
-# Nor a picture with more means than these.
+# So are pictures with more means than this.
 _MOST_CELLS = 500
 _R_SQUARED = "R\N{SUPERSCRIPT TWO}"
 
@@ -63,24 +63,24 @@ def make(title: str, runs: Sequence[read.Run], sources: Sequence[sources_lib.Sou
         notes=_notes(runs, sources),
         sections=sections,
         sources=sources,
-        closing="The first two tables are also in summary.csv and fits.csv.",
+        closing="The first two tables are also available as summary.csv and fits.csv.",
         tables={"summary.csv": stats.summary_rows(groups), "fits.csv": stats.fit_rows(groups)},
     )
 
 
 def _too_many(count: int) -> str:
     return (
-        f"{count:,} combinations of settings are too many to read: summary.csv and fits.csv "
-        "have them all, and the sections below what single settings change, as far as they can be shown."
+        f"{count:,} combinations of settings are too many to show: summary.csv and fits.csv "
+        "have all of them, and the sections below show the effect of single settings where possible."
     )
 
 
 def _how_to_read(runs: Sequence[read.Run]) -> str:
-    text = "Light points are seeds, lines the mean over those that solved it."
+    text = "Light points are seeds, lines are means over the seeds that solved it."
     if any(run.failed for run in runs):
         text += (
-            " Crosses are seeds that reached the limit of episodes; above them stands how many of the finished "
-            "seeds solved it, and the mean over these few is hollow."
+            " Crosses are seeds that reached the limit of episodes; the label above them is the number of "
+            "finished seeds that solved it, whose mean is drawn hollow."
         )
     return text
 
@@ -90,14 +90,14 @@ def _overview_caption(runs: Sequence[read.Run], groups: Sequence[stats.Group]) -
     if any(stats.fit(group).linear for group in groups):
         caption += " Dashed: the least-squares line through all solved seeds."
     if len(groups) > 1:
-        caption += " What belongs to one size is set side by side within a grey band."
+        caption += " Points of the same size are side by side within a grey band."
     return caption
 
 
 def _ablation_section(study: stats.Ablation, runs: Sequence[read.Run]) -> pages.Section:
     caption = _how_to_read(runs)
     if any(study.setting not in run.settings for run in runs):
-        caption += f" Runs for which {study.setting} is blank are left out."
+        caption += f" Runs without a value of {study.setting} are left out."
     drawing = pages.Drawing(
         re.sub(r"[^\w.-]", "_", f"ablation_{study.setting}"),
         f"Episodes to learn by {study.setting}",
@@ -131,23 +131,23 @@ def _facts(
 
 
 def _notes(runs: Sequence[read.Run], sources: Sequence[sources_lib.Source]) -> list[str]:
-    notes = [f"How the runs of {s.file} were made is not known: {s.problem}." for s in sources if s.problem]
+    notes = [f"The configuration of {s.file} is unknown: {s.problem}." for s in sources if s.problem]
     if any(len(values) > 1 for name, values in _protocols(runs, sources).items() if name != "solved_return"):
-        notes.append("The protocol is not the same in all runs: not all of them are comparable.")
+        notes.append("The runs have different protocols, so not all of them are comparable.")
     if failed := sum(run.failed for run in runs):
         notes.append(
-            f"{plural(failed, 'run')} failed. A mean over solved seeds leaves failures out and is too small; the "
-            "median over all counts them as more than their limit."
+            f"{plural(failed, 'run')} failed. Means over solved seeds ignore failures and are too small; medians "
+            "over all seeds count failures as more than their limit."
         )
     if crashed := sum(run.crashed for run in runs):
         notes.append(
-            f"{plural(crashed, 'run')} crashed, which is neither solved nor failed: in no mean, median or fit."
+            f"{plural(crashed, 'run')} crashed. Crashed runs are excluded from all means, medians and fits."
         )
     return notes
 
 
 def _protocols(runs: Sequence[read.Run], sources: Sequence[sources_lib.Source]) -> dict[str, list[Any]]:
-    """Returns the distinct values of every part of the protocol: those on record, and those that are settings."""
+    """Returns the distinct values of every part of the protocol: those in config.json, and those swept over."""
     found: dict[str, list[Any]] = {}
     for source in sources:
         protocol = sources_lib.part(sources_lib.part(source.record, "identity"), "protocol")
@@ -166,7 +166,7 @@ def _protocols(runs: Sequence[read.Run], sources: Sequence[sources_lib.Source]) 
 
 def _protocol(found: dict[str, list[Any]]) -> str:
     if not found:
-        return "not known"
+        return "unknown"
     stochastic = found.get("stochastic", [])
     default = "80% of the optimum" if stochastic == [True] else "the optimum"
     texts = {
@@ -183,12 +183,12 @@ def _protocol(found: dict[str, list[Any]]) -> str:
             sentence += f"; solved when their average return is {texts['solved_return']}"
         sentences.append(f"{sentence}.")
     if "max_episodes" in texts:
-        sentences.append(f"Failed after {texts['max_episodes']} episodes.")
+        sentences.append(f"Runs fail after {texts['max_episodes']} episodes.")
     return " ".join(sentences)
 
 
 def _solved(summary: stats.Summary) -> Cell:
-    """Crashed runs never finished and do not count."""
+    """Returns the cell with the number of solved runs out of all that finished, which excludes crashed ones."""
     finished = summary.solved + summary.failed
     return Cell(f"{summary.solved} of {finished}", "number warn" if summary.failed else "number")
 
@@ -210,7 +210,7 @@ def _summary_table(groups: Sequence[stats.Group]) -> str:
             "Solved",
             "Crashed",
             "Mean over solved",
-            "Standard error of that mean",
+            "Standard error of the mean",
             "Range over solved",
             "Median over all, failures as > limit",
             "All",
@@ -257,7 +257,7 @@ def _fit_table(groups: Sequence[stats.Group]) -> str:
             "Agent",
             "Points",
             "Sizes",
-            "Left out",
+            "Excluded",
             "Slope",
             "Intercept",
             _R_SQUARED,
@@ -276,11 +276,11 @@ def _fit_table(groups: Sequence[stats.Group]) -> str:
         failed = html.number(fits.failed, "", warn=fits.failed > 0)
         blocks.append((group.label, [[fits.points, fits.sizes, failed, *numbers]]))
     note = (
-        f"Least squares over all solved seeds, where at least {stats.MIN_SIZES_OF_FIT} sizes have one; the power "
-        "law is a line through the logarithms. Fits cannot use failed seeds: where some failed they are too "
-        "optimistic. A run is found solved at the next evaluation, which rounds the episodes of small sizes up "
-        "the most and makes the law look flatter than it is; midpoints are the middles of the intervals between "
-        "evaluations, and used for N log\N{SUBSCRIPT TWO} N, a law with one number."
+        f"Least squares over all solved seeds, if at least {stats.MIN_SIZES_OF_FIT} sizes have one; the power "
+        "law is a line through the logarithms. Fits cannot use failed seeds, so they are too optimistic where "
+        "some failed. A solved run is detected at its next evaluation, which overestimates the episodes of small "
+        "sizes the most and makes the law look flatter than it is. Midpoints are the middles of the intervals "
+        "between evaluations; they are also used for N log\N{SUBSCRIPT TWO} N, a law with a single parameter."
     )
     return html.table("Growth with size", heads, blocks) + html.paragraph(note, "quiet")
 

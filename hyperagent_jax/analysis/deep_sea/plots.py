@@ -1,4 +1,4 @@
-"""Pictures of DeepSea runs."""
+"""Plots of DeepSea runs."""
 
 import collections
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,11 +15,11 @@ from hyperagent_jax.analysis import style
 from hyperagent_jax.analysis.deep_sea import read
 from hyperagent_jax.analysis.deep_sea import stats
 
-# More lines than this in one panel are a tangle.
+# With more lines than this a panel is unreadable.
 _MAX_LINES = 12
-# Over a smaller range a logarithmic axis only hides that growth is linear.
+# Over a smaller range, a logarithmic axis only obscures linear growth.
 _LOG_RANGE = 20.0
-# A line of a picture: its label and, at each x, the runs that differ in their seed only.
+# A line of a picture: its label and, at each x, the runs that differ only in the seed.
 _Line = tuple[str, Sequence[tuple[float, list[read.Run]]]]
 
 
@@ -30,14 +30,14 @@ def single_run(
     maps: Mapping[str, Any] | None,
     solved_return: float,
 ) -> None:
-    """Draws a DeepSea run: learning curves of all seeds and, of one seed, value and uncertainty per cell.
+    """Draws a DeepSea run: learning curves of all seeds, and value and uncertainty per cell of one seed.
 
     Args:
         path: the PNG.
         title: what was run.
         curve: rows of curve.csv.
-        maps: `value` and `uncertainty`, [size, size], and the `seed` they are of; or None.
-        solved_return: drawn as a line.
+        maps: `value` and `uncertainty`, [size, size], and their `seed`; or None.
+        solved_return: return that counts as solved, drawn as a line.
     """
     seeds = sorted({int(row["seed"]) for row in curve})
     with style.panels(path, title, 1 if maps is None else 3, width=11.0 if maps is None else 15.0) as panels:
@@ -89,8 +89,8 @@ def episodes_to_learn(
     Args:
         file: the PNG.
         title: what is shown.
-        groups: the runs; if the groups are many, every agent with several has a panel of its own.
-        narrow: for the width of a phone, with the legend below.
+        groups: the runs; if there are many groups, every agent with several of them gets its own panel.
+        narrow: whether the picture is for the width of a phone, with the legend below.
     """
     panels: dict[str, list[stats.Group]] = {"": list(groups)}
     if len(groups) > _MAX_LINES:
@@ -119,7 +119,7 @@ def episodes_to_learn(
                 if (linear := fits.linear) is not None:
                     any_fits = True
                     x = np.linspace(group.sizes[0], group.sizes[-1], 200)
-                    y = np.where(linear(x) > 0.0, linear(x), np.nan)  # nothing else is a number of episodes
+                    y = np.where(linear(x) > 0.0, linear(x), np.nan)  # a number of episodes is positive
                     axis.plot(
                         x + shift, y, color=handle.get_color(), linestyle=style.DASHES, linewidth=1.1, alpha=0.8
                     )
@@ -149,7 +149,7 @@ def ablation(file: style.File, title: str, study: stats.Ablation, *, narrow: boo
         file: the PNG.
         title: what is shown.
         study: the runs.
-        narrow: for the width of a phone, with panels and legend below one another.
+        narrow: whether the picture is for the width of a phone, with panels and legend below one another.
     """
     x = dict(zip(study.values, _positions(study.values), strict=True))
 
@@ -190,7 +190,7 @@ def ablation(file: style.File, title: str, study: stats.Ablation, *, narrow: boo
 
 
 def _positions(values: Sequence[str]) -> list[float]:
-    """Returns where a setting's values go: by logarithm, as they are, or evenly spaced; numbers come in order."""
+    """Returns the positions of a setting's values, which are in order: logarithmic, linear, or evenly spaced."""
     even = [float(i) for i in range(len(values))]
     numbers = stats.as_numbers(values)
     if numbers is None:
@@ -198,7 +198,7 @@ def _positions(values: Sequence[str]) -> list[float]:
     if numbers[0] > 0.0 and numbers[-1] / numbers[0] >= 4.0:
         numbers = [math.log2(number) for number in numbers]
     gaps = np.diff(numbers)
-    # Closer together they could not be told apart.
+    # Closer together, they would overlap.
     return numbers if gaps.min() > 0.08 * gaps.sum() else even
 
 
@@ -209,20 +209,20 @@ def _draw_lines(
 
     Args:
         axis: the panel.
-        lines: what to draw.
+        lines: the lines to draw.
         places: all x, in order.
-        width: inches of the panel with its legend.
+        width: width of the panel with its legend in inches.
 
     Returns:
-        A handle for the legend and the shift to the side, for each line.
+        A legend handle and the horizontal shift of each line.
     """
     gap = float(min(np.diff(places), default=1.0))
-    points = 0.7 * 72 * width / (places[-1] - places[0] + 1.2 * gap)  # of a unit of x, roughly
+    points = 0.7 * 72 * width / (places[-1] - places[0] + 1.2 * gap)  # per unit of x, roughly
     step = min(0.75 * gap / len(lines), 26 / points)
-    room = step * points  # for what is written above a cross
+    room = step * points  # for the label above a cross
     shifts = step * (np.arange(len(lines)) - (len(lines) - 1) / 2)
     axis.set_xlim(places[0] - 0.6 * gap, places[-1] + 0.6 * gap)
-    if len(lines) > 1:  # shows what belongs to one x
+    if len(lines) > 1:  # marks the points of the same x
         axis.grid(False, axis="x")
         half_width = min(shifts[-1] + step, 0.46 * gap)
         for x in places:
@@ -261,7 +261,7 @@ def _draw_lines(
 
 
 def _wrap(label: str, width: int) -> str:
-    """Breaks a label between its settings."""
+    """Wraps a label between its settings."""
     lines = [""]
     for part in label.split(", "):
         if lines[-1] and len(lines[-1]) + len(part) > width:
@@ -285,7 +285,7 @@ def _finish(
     legend: Sequence[matplotlib.lines.Line2D] = (),
     fits: bool = False,
 ) -> None:
-    """Sets the scale and adds to the legend how to read the marks."""
+    """Sets the scale and explains the marks in the legend."""
     limits = [run.limit for run in runs if run.limit is not None]
     values = [*limits, *(run.episodes for run in runs if run.episodes is not None)] or [1]
     for axis in axes:

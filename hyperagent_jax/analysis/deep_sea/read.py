@@ -8,7 +8,7 @@ from hyperagent_jax import errors
 from hyperagent_jax.analysis import sources as sources_lib
 
 NEEDED = ("agent", "size", "seed", "solved", "episodes_to_learn", "interactions")
-# Any other column is a setting of the agent.
+# All other columns are settings of the agent.
 MEASURED = frozenset(
     {
         *NEEDED,
@@ -32,14 +32,14 @@ class Run:
         agent: name of the agent.
         size: N of the N x N grid.
         seed: the run's seed.
-        settings: the settings that are columns of the file and not blank.
+        settings: the settings among the columns of the file that are not empty.
         episodes: episodes to learn; None unless solved.
-        limit: episodes after which a run that did not solve it ended; None unless failed.
-        interval: episodes between two evaluations; it was solved in the last one. None if not on file.
-        num_params: parameters; None if not on file.
-        num_output_params: parameters of the output layer; None if not on file.
-        step_seconds: seconds per interaction, of training and evaluation; None if not on file.
-        error: why the run crashed; blank if it did not. A crash is neither solved nor failed.
+        limit: episodes after which an unsolved run ended; None unless failed.
+        interval: episodes between evaluations, the last of which found it solved; None if not on file.
+        num_params: number of parameters; None if not on file.
+        num_output_params: number of parameters of the output layer; None if not on file.
+        step_seconds: seconds per interaction, including evaluation; None if not on file.
+        error: why the run crashed; empty if it did not. A crashed run is neither solved nor failed.
         file: the results.csv.
     """
 
@@ -73,12 +73,12 @@ class Run:
 
     @property
     def variant(self) -> tuple:
-        """Agent and settings: what runs that differ in size and seed only have in common."""
+        """Agent and settings, which runs that differ only in size and seed share."""
         return self.agent, tuple(sorted(self.settings.items()))
 
 
 def read(places: Sequence[str]) -> tuple[list[Run], list[sources_lib.Source]]:
-    """Reads the runs of several results.csv files, or of folders that hold one."""
+    """Reads the runs of several results.csv files, or of folders that contain one."""
     runs: list[Run] = []
     seen: dict[tuple, str] = {}
     paths = sources_lib.results_files(places)
@@ -87,19 +87,19 @@ def read(places: Sequence[str]) -> tuple[list[Run], list[sources_lib.Source]]:
         for run in found:
             key = (run.variant, run.size, run.seed)
             if key in seen:
-                where = f"twice in {path}" if seen[key] == run.file else f"in {seen[key]} and in {path}"
+                where = f"twice in {path}" if seen[key] == run.file else f"in {seen[key]} and {path}"
                 settings = "".join(f", {name} {value}" for name, value in run.settings.items())
                 name = sources_lib.one_line(f"{run.agent}{settings}, size {run.size}, seed {run.seed}")
-                raise errors.UserError(f"the same run is {where}: {name}")
+                raise errors.UserError(f"duplicate run {where}: {name}")
             seen[key] = run.file
         runs += found
     return runs, [sources_lib.source(path, len(found)) for path, found in zip(paths, files, strict=True)]
 
 
 def _told_apart(files: Sequence[list[Run]]) -> list[list[Run]]:
-    """Adds to the runs of several files those settings of their config.json in which an agent's files differ.
+    """Adds the settings from config.json in which an agent's files differ to the runs of these files.
 
-    Without them runs with different settings would pass for more seeds of the same agent.
+    Otherwise runs with different settings would count as additional seeds of the same agent.
     """
     known = [_settings_on_file(found) for found in files]
     told = []
@@ -117,7 +117,7 @@ def _told_apart(files: Sequence[list[Run]]) -> list[list[Run]]:
 
 
 def _settings_on_file(runs: Sequence[Run]) -> dict[str, dict[str, str]]:
-    """Returns the settings of each agent of a file, from its config.json, as the text of a column."""
+    """Returns the settings of each agent of a file from its config.json, as text of csv columns."""
     made_with = sources_lib.identity(pathlib.Path(runs[0].file).parent)
     protocol = sources_lib.part(made_with, "protocol")
     configs = made_with.get("configs")
@@ -129,7 +129,7 @@ def _settings_on_file(runs: Sequence[Run]) -> dict[str, dict[str, str]]:
             else sources_lib.part(made_with, "config")
         )
         settings = dict(own)
-        # Cut to the length of the run, which follows from the size.
+        # Limited to the length of the run, which follows from the size.
         settings.pop("replay_capacity", None)
         if "stochastic" in protocol:
             settings["stochastic"] = protocol["stochastic"]
@@ -151,13 +151,13 @@ def _read_file(path: pathlib.Path) -> list[Run]:
 
 
 def _parse(row: Mapping[str, str], file: str, eval_every: float | None) -> Run:
-    """Returns the run of a row; `eval_every` is that of the whole file, if there is one."""
+    """Returns the run of a row; `eval_every` is that of the whole file if all runs share it."""
     if row.get("eval_every"):
         eval_every = _whole(row, "eval_every", at_least=1)
     error = (row.get("error") or "").strip()
     episodes = limit = None
     size = _whole(row, "size", at_least=1)
-    if not error:  # a run that crashed has no outcome
+    if not error:  # a crashed run has no outcome
         if row["solved"] not in ("True", "False"):
             raise ValueError(f"solved must be True or False, got {row['solved']!r}")
         if row["solved"] == "True":
@@ -194,5 +194,5 @@ def _whole(row: Mapping[str, str], name: str, at_least: int = 0) -> int:
         if value != int(value) or value < at_least:
             raise ValueError
     except (ValueError, OverflowError) as error:
-        raise ValueError(f"{name} must be a whole number from {at_least} on, got {row[name]!r}") from error
+        raise ValueError(f"{name} must be a whole number of at least {at_least}, got {row[name]!r}") from error
     return int(value)

@@ -11,15 +11,15 @@ import numpy.typing as npt
 
 from hyperagent_jax.analysis.deep_sea import read
 
-# A line through two sizes fits whatever the sizes are.
+# A line through two sizes always fits perfectly.
 MIN_SIZES_OF_FIT = 3
-# The agent that others' output layers are compared with.
+# The agent whose output layer the others' are compared with.
 REFERENCE = "hyperagent"
 
 
 @dataclasses.dataclass(frozen=True)
 class Median:
-    """A median over all seeds. With `is_bound` failures reach into it and it is more than `value`."""
+    """A median over all seeds. With `is_bound`, it is a failure, so the median is more than `value`."""
 
     value: float
     is_bound: bool
@@ -32,17 +32,17 @@ class Summary:
     Attributes:
         size: N of the N x N grid.
         seeds: number of runs.
-        solved: runs that solved it.
-        failed: runs that reached the limit of episodes.
-        crashed: runs that ended in an error; they count in `seeds` only.
-        mean: mean episodes to learn of the solved runs; biased downwards when some failed.
-        standard_error: of that mean; None with fewer than two solved runs.
+        solved: number of runs that solved the problem.
+        failed: number of runs that reached the limit of episodes.
+        crashed: number of runs that ended in an error; they count only in `seeds`.
+        mean: mean episodes to learn of the solved runs; biased downwards if some failed.
+        standard_error: standard error of `mean`; None with fewer than two solved runs.
         smallest: fewest episodes to learn.
         largest: most episodes to learn.
-        median: over solved and failed runs; None if there are none.
+        median: median over solved and failed runs; None if there are none.
         limit: largest limit of a failed run.
-        num_params: parameters; None if not on file or not the same in all runs.
-        num_output_params: those of the output layer, likewise.
+        num_params: number of parameters; None if not on file or not the same in all runs.
+        num_output_params: number of parameters of the output layer; None likewise.
         step_seconds: median over runs of the seconds per interaction; None if not on file.
     """
 
@@ -64,7 +64,7 @@ class Summary:
 
 @dataclasses.dataclass(frozen=True)
 class LinearFit:
-    """Least squares y = slope x + intercept; R^2 is NaN when all y are the same."""
+    """Least-squares fit y = slope x + intercept; R^2 is NaN if all y are equal."""
 
     slope: float
     intercept: float
@@ -79,7 +79,7 @@ class Group:
     """All runs of one agent with the same settings.
 
     Attributes:
-        label: the agent and those of its settings that differ between its groups.
+        label: the agent, and its settings that differ between its groups.
         agent: name of the agent.
         settings: all settings on file.
         runs: the runs, by size and seed.
@@ -110,19 +110,20 @@ class Group:
 
 @dataclasses.dataclass(frozen=True)
 class Fits:
-    """How episodes to learn grow with the size, over the solved runs of a group.
+    """Fits of episodes to learn against the size, over the solved runs of a group.
 
     Attributes:
-        points: solved runs.
-        failed: failed runs, which no fit can use.
-        sizes: sizes with a solved run.
-        linear: episodes against size; None with too few sizes.
-        power: the power law, logarithm of the episodes against that of the size; its slope is the exponent. None
+        points: number of solved runs.
+        failed: number of failed runs, which fits cannot use.
+        sizes: number of sizes with a solved run.
+        linear: fit of episodes against size; None with too few sizes.
+        power: power law: fit of the logarithm of episodes against that of size, whose slope is the exponent. None
             with too few sizes.
-        power_of_midpoints: the same with the middle of the interval between the evaluation that found it solved
-            and the one before. Small sizes have long intervals, which makes `power` too flat. None if not known.
-        n_log_n: episodes in proportion to N log2 N, what it takes to meet all of N^2 things when each episode has
-            N of them at random; of midpoints if they are known. None with too few sizes.
+        power_of_midpoints: as `power`, with the middle of the interval between the evaluation that found a run
+            solved and the previous one. Small sizes have long intervals, which makes `power` too flat. None if
+            unknown.
+        n_log_n: fit of episodes proportional to N log2 N, the episodes needed to collect N^2 items if each episode
+            has N of them at random; uses midpoints if they are known. None with too few sizes.
     """
 
     points: int
@@ -134,7 +135,7 @@ class Fits:
     n_log_n: LinearFit | None
 
     def coefficients(self) -> dict[str, float | None]:
-        """Returns the numbers of all fits by their column of fits.csv; None where there is no fit."""
+        """Returns the coefficients of all fits by column of fits.csv; None if there is no fit."""
         return {
             "slope": self.linear.slope if self.linear else None,
             "intercept": self.linear.intercept if self.linear else None,
@@ -149,12 +150,12 @@ class Fits:
 
 @dataclasses.dataclass(frozen=True)
 class Ablation:
-    """What one setting changes, everything else being equal.
+    """The effect of one setting, all others being equal.
 
     Attributes:
-        setting: its name.
-        values: its values: numbers by size, words as they appear.
-        lines: agent, remaining settings that differ, and the runs of each (size, value).
+        setting: name of the setting.
+        values: values of the setting: numbers in increasing order, words in order of appearance.
+        lines: maps labels, of agent and other settings that differ, to the runs of each (size, value).
     """
 
     setting: str
@@ -177,28 +178,28 @@ def as_numbers(values: Iterable[str]) -> list[float] | None:
 
 
 def in_order(values: Iterable[str]) -> list[str]:
-    """Returns the distinct values: numbers by size, anything else by appearance."""
+    """Returns the distinct values: numbers in increasing order, anything else in order of appearance."""
     distinct = list(dict.fromkeys(values))
     return distinct if as_numbers(distinct) is None else sorted(distinct, key=float)
 
 
 def setting_names(runs: Iterable[read.Run]) -> list[str]:
-    """Returns the names of all settings, by appearance."""
+    """Returns the names of all settings, in order of appearance."""
     return list(dict.fromkeys(name for run in runs for name in run.settings))
 
 
 def varying_settings(runs: Sequence[read.Run]) -> list[str]:
-    """Returns the settings that differ between runs of one agent; a blank differs from any value."""
+    """Returns the settings that differ between runs of the same agent; an empty value differs from any other."""
     return [name for name in setting_names(runs) if len({run.settings.get(name) for run in runs}) > 1]
 
 
 def make_label(agent: str, settings: dict[str, str], names: Iterable[str]) -> str:
-    """Returns for example "hyperagent, index_dim 16, loss sampled"; blank settings are left out."""
+    """Returns for example "hyperagent, index_dim 16, loss sampled"; empty settings are omitted."""
     return ", ".join([agent, *(f"{name} {settings[name]}" for name in names if name in settings)])
 
 
 def group(runs: Sequence[read.Run]) -> list[Group]:
-    """Groups the runs that differ in size and seed only: agents by appearance, their settings in order."""
+    """Groups runs that differ only in size and seed: agents in order of appearance, their settings sorted."""
     groups = []
     for agent in dict.fromkeys(run.agent for run in runs):
         own = [run for run in runs if run.agent == agent]
@@ -215,7 +216,7 @@ def group(runs: Sequence[read.Run]) -> list[Group]:
             parts.setdefault(run.variant, []).append(run)
 
         def place(part: list[read.Run], orders: dict[str, dict[str, int]] = orders) -> list[int]:
-            settings = part[0].settings  # a blank comes before all values
+            settings = part[0].settings  # an empty value comes before all others
             return [order[settings[name]] if name in settings else -1 for name, order in orders.items()]
 
         for part in sorted(parts.values(), key=place):
@@ -228,8 +229,8 @@ def group(runs: Sequence[read.Run]) -> list[Group]:
 def median_with_failures(episodes: Sequence[int], limits: Sequence[int]) -> Median | None:
     """Returns the median over solved and failed runs.
 
-    A failed run would have needed more episodes than its limit. With the limit in its place the median is a
-    lower bound; it is the median itself as long as no failure is at or below the middle.
+    A failed run would have needed more episodes than its limit. Replacing it by its limit makes the median a lower
+    bound, which is exact as long as no failure is at or below the middle.
     """
     ordered = sorted([(x, False) for x in episodes] + [(x, True) for x in limits])
     if not ordered:
@@ -239,7 +240,7 @@ def median_with_failures(episodes: Sequence[int], limits: Sequence[int]) -> Medi
 
 
 def summarise(runs: Sequence[read.Run]) -> Summary:
-    """Summarises runs that differ in their seed only."""
+    """Summarises runs that differ only in the seed."""
     (size,) = {run.size for run in runs}
     episodes = [run.episodes for run in runs if run.episodes is not None]
     limits = [run.limit for run in runs if run.limit is not None]
@@ -268,7 +269,7 @@ def _common(values: Iterable[int | None]) -> int | None:
 
 
 def linear_fit(x: npt.ArrayLike, y: npt.ArrayLike) -> LinearFit:
-    """Fits a line to points with at least two different x."""
+    """Fits a line to points with at least two distinct x."""
     xs, ys = np.asarray(x, float), np.asarray(y, float)
     centred = xs - xs.mean()
     slope = float(centred @ (ys - ys.mean()) / (centred @ centred))
@@ -276,7 +277,7 @@ def linear_fit(x: npt.ArrayLike, y: npt.ArrayLike) -> LinearFit:
 
 
 def proportional_fit(x: npt.ArrayLike, y: npt.ArrayLike) -> LinearFit:
-    """Fits a line through the origin to points of which at least one x is not 0."""
+    """Fits a line through the origin to points with at least one nonzero x."""
     xs, ys = np.asarray(x, float), np.asarray(y, float)
     return _judged(float(xs @ ys / (xs @ xs)), 0.0, xs, ys)
 
@@ -318,10 +319,10 @@ class References:
                     self._by_settings[summary.size, *sorted(group.settings.items())] = count
 
     def ratio(self, group: Group, summary: Summary) -> float | None:
-        """Returns the output-layer parameters of a summary over those of the reference agent at the same size.
+        """Returns the ratio of a summary's output-layer parameters to the reference agent's at the same size.
 
-        If the reference's groups differ in them, another agent is compared with the one that has the same
-        settings or else, as are the reference's own groups, with the one without any. None if there is none.
+        If the reference's groups differ in them, other agents are compared with the group that has the same
+        settings or else, like the reference's own groups, with the group without settings. None if there is none.
         """
         if summary.num_output_params is None:
             return None
@@ -334,7 +335,7 @@ class References:
 
 
 def ablations(runs: Sequence[read.Run]) -> list[Ablation]:
-    """Returns an ablation for each setting with at least two values within some agent; blanks take no part."""
+    """Returns an ablation for each setting that has at least two values for some agent, ignoring empty ones."""
     found = []
     for setting in setting_names(runs):
         values = in_order(run.settings[setting] for run in runs if setting in run.settings)
@@ -391,7 +392,7 @@ def summary_rows(groups: Sequence[Group]) -> tuple[list[str], list[dict[str, Any
 
 
 def fit_rows(groups: Sequence[Group]) -> tuple[list[str], list[dict[str, Any]]]:
-    """Returns fields and rows of fits.csv; without enough sizes the fits are blank."""
+    """Returns fields and rows of fits.csv; fits with too few sizes are empty."""
     names = setting_names([run for part in groups for run in part.runs])
     rows = []
     for part in groups:
@@ -414,5 +415,5 @@ def _rounded(value: float | None, digits: int) -> float | None:
 
 
 def format_median(median: Median) -> str:
-    """Returns for example "350", "362.5", or "> 10,000" when the median fails."""
+    """Returns for example "350", "362.5", or "> 10,000" if the median is a failure."""
     return f"{'> ' if median.is_bound else ''}{median.value:,.10g}"

@@ -5,18 +5,18 @@ import pathlib
 
 
 def report(places: Sequence[str], out: pathlib.Path, title: str | None) -> tuple[str, str]:
-    """Draws runs and writes their tables.
+    """Plots runs and writes their tables.
 
     Args:
-        places: results.csv files, or folders that hold one.
+        places: results.csv files, or folders that contain one.
         out: folder for pictures and tables.
         title: heading of the page; None for the default.
 
     Returns:
-        The page, and lines about the returns and the page.
+        The page, and lines of text that summarise the returns and the page.
     """
     from hyperagent_jax.analysis import aggregates
-    from hyperagent_jax.analysis.environments import page  # needs matplotlib, which is optional
+    from hyperagent_jax.analysis.environments import page  # requires matplotlib, which is optional
     from hyperagent_jax.analysis.environments import read
     from hyperagent_jax.analysis.environments import stats
 

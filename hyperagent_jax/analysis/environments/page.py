@@ -14,17 +14,17 @@ from hyperagent_jax.analysis.sources import listed
 from hyperagent_jax.analysis.sources import plural
 
 _CURVES = (
-    "Mean over seeds of the mean return of every evaluation's episodes; bands are 95% bootstrap intervals of the "
-    "mean over seeds. Dotted lines are random actions, where their return is known."
+    "Mean return of each evaluation's episodes, averaged over seeds; bands are 95% bootstrap intervals of the "
+    "mean over seeds. Dotted lines show random actions where their return is known."
 )
 _NORMALISED = (
-    "Final returns, normalised in every environment: 0 is the mean return of random actions ({low}), 1 is the "
-    "mean of the best agent of this page, so the numbers say nothing outside of it. Lines are 95% intervals of a "
-    "bootstrap over seeds within environments; a single seed has none."
+    "Final returns, normalised per environment: 0 is the mean return of random actions ({low}), 1 is the mean "
+    "return of the best agent on this page, so the numbers are meaningful only within this page. Lines are 95% "
+    "bootstrap intervals over seeds within environments; a single seed has none."
 )
 _IMPROVEMENT = (
-    "How likely a run of the first agent has a higher final return than one of the second, in an environment "
-    "drawn at random; equal returns count half. Lines are 95% intervals of the same bootstrap."
+    "The probability that a run of the first agent has a higher final return than one of the second, in a "
+    "randomly chosen environment; equal returns count half. Lines are 95% intervals of the same bootstrap."
 )
 _BARS = functools.partial(aggregate_views.bars, problems="environments", normalised="normalised return")
 _Table = tuple[Sequence[str], Sequence[dict[str, Any]]]
@@ -64,18 +64,18 @@ def make(title: str, found: read.Results, summary: _Table) -> pages.Report:
             ),
         ],
         sources=found.sources,
-        closing="The tables are also in scores.csv, summary.csv and improvement.csv.",
+        closing="The tables are also available as scores.csv, summary.csv and improvement.csv.",
         tables={"scores.csv": scores, "summary.csv": summary, "improvement.csv": improvement},
     )
 
 
 def _fact(runs: Sequence[read.Run]) -> str:
-    """Returns what was run of one agent."""
+    """Describes the runs of one agent."""
     lengths = sorted({run.interactions for run in runs})
-    # Environments side by side may end a run a few interactions late.
+    # With parallel environments a run may end a few interactions late.
     length = f"{lengths[0]:,}" + (f" to {lengths[-1]:,}" if lengths[-1] > 1.01 * lengths[0] else "")
     names, seeds = len({run.env for run in runs}), len({run.seed for run in runs})
-    return f"{plural(names, 'environment')}, {plural(seeds, 'seed')}, {length} interactions a run"
+    return f"{plural(names, 'environment')}, {plural(seeds, 'seed')}, {length} interactions per run"
 
 
 def _notes(found: read.Results) -> list[str]:
@@ -84,15 +84,15 @@ def _notes(found: read.Results) -> list[str]:
         if env in names:
             continue
         if lacking := [agent for agent in found.agents if not len(stats.returns_of(found, env, agent))]:
-            notes.append(f"{env} is not part of the aggregates: {listed(lacking)} did not run there.")
+            notes.append(f"{env} is excluded from aggregates: {listed(lacking)} did not run there.")
         else:
-            notes.append(f"{env} is not part of the aggregates: no agent is better than random actions there.")
+            notes.append(f"{env} is excluded from aggregates: no agent is better than random actions there.")
     for agent in found.agents:
         seeds = {len(stats.returns_of(found, env, agent)) for env in names}
         if len(seeds) > 1:
             fewest = plural(min(seeds), "seed")
-            notes.append(f"{agent}: aggregates are of {fewest} per environment, as many as all of them have.")
-    return notes + [f"How some runs were made is not known: {x.problem}." for x in found.sources if x.problem]
+            notes.append(f"{agent}: aggregates use {fewest} per environment, as many as every environment has.")
+    return notes + [f"The configuration of some runs is unknown: {x.problem}." for x in found.sources if x.problem]
 
 
 def _score_table(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -106,7 +106,7 @@ def _score_table(rows: Sequence[Mapping[str, Any]]) -> str:
         ["Environment", html.Cell("Agent", ""), "Seeds", "Final return", "Best evaluation", "Random", "Normalised"]
     ]
     return html.table(
-        "Mean returns over seeds with 95% bootstrap intervals; the best evaluation is chosen after the fact",
+        "Mean returns over seeds with 95% bootstrap intervals; the best evaluation is selected in hindsight",
         heads,
         list(blocks.items()),
     )

@@ -1,4 +1,4 @@
-"""Pictures of runs in environments."""
+"""Plots of runs in environments."""
 
 from collections.abc import Mapping, Sequence
 import math
@@ -17,7 +17,7 @@ from hyperagent_jax.analysis.environments import stats
 def curves(file: style.File, title: str, found: read.Results, *, narrow: bool = False) -> None:
     """Draws the mean evaluation return of every agent with its band: a panel per environment.
 
-    Evaluations are matched by their number, as environments side by side delay them by a few interactions.
+    Evaluations are matched by number, because parallel environments delay them by a few interactions.
     """
     names = list(dict.fromkeys(point.env for point in found.points))
     agents = [agent for agent in found.agents if any(point.agent == agent for point in found.points)]
@@ -63,7 +63,7 @@ def _curve(axis: Any, points: Sequence[read.Point], colour: str) -> None:
 
 
 def improvements(file: style.File, title: str, rows: Sequence[Mapping[str, Any]], *, narrow: bool = False) -> None:
-    """Draws probabilities of improvement with their intervals; `rows` are those of `stats.improvement_rows`."""
+    """Draws probabilities of improvement with their intervals; `rows` are from `stats.improvement_rows`."""
     size = (4.3 if narrow else 9.0, 1.6 + 0.42 * len(rows))
     with style.picture(file, title, size, small_title=narrow, dpi=style.PANEL_DPI) as (_, axes):
         axis = axes.item()

@@ -10,13 +10,13 @@ from hyperagent_jax import results
 from hyperagent_jax.analysis import sources as sources_lib
 
 NEEDED = ("env", "agent", "seed", "final_return", "best_return", "interactions")
-# Of folders with a single environment: its name is no setting that tells agents apart.
+# The environment's name, in folders with a single environment, does not distinguish agents.
 _PROBLEM = "protocol.env"
 
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """A row of a results.csv; its `agent` has a note where there are several configurations of one."""
+    """A row of a results.csv; `agent` includes the settings that differ if an agent has several configurations."""
 
     env: str
     agent: str
@@ -40,11 +40,11 @@ class Point:
 
 @dataclasses.dataclass(frozen=True)
 class Results:
-    """What several results.csv files hold.
+    """The contents of several results.csv files.
 
     Attributes:
         runs: the finished runs.
-        notes: a line for every run that is not among them, with the reason.
+        notes: a line with the reason for every run that is missing from `runs`.
         points: rows of the curve.csv next to them.
         sources: the files.
     """
@@ -66,7 +66,7 @@ class Results:
 
 
 def read(places: Sequence[str]) -> Results:
-    """Reads several results.csv files, or those of folders that hold one."""
+    """Reads several results.csv files, or folders that contain one."""
     runs: dict[tuple[str, str, int], Run] = {}
     notes: list[str] = []
     points: list[Point] = []
@@ -82,20 +82,20 @@ def read(places: Sequence[str]) -> Results:
             key = (run.env, run.agent, run.seed)
             if key in runs:
                 name = sources_lib.one_line(f"{run.agent} on {run.env}, seed {run.seed}")
-                raise errors.UserError(f"the same run is there twice: {name}")
+                raise errors.UserError(f"duplicate run: {name}")
             runs[key] = run
         if rows:
             points += _curve(path.with_name("curve.csv"), rows[0], label)
         sources.append(sources_lib.source(path, len(finished)))
     if not runs:
-        raise errors.UserError("there are no finished runs in " + ", ".join(map(str, places)))
+        raise errors.UserError("no finished runs in " + ", ".join(map(str, places)))
     return Results(list(runs.values()), notes, points, sources)
 
 
 def _labels(
     path: pathlib.Path, rows: Sequence[Mapping[str, str]], differing: str
 ) -> Callable[[Mapping[str, str]], str]:
-    """Returns what names the agent of a row: in a sweep, with the settings that differ between its runs."""
+    """Returns a function that names the agent of a row, in a sweep with the settings that differ."""
     identity = sources_lib.identity(path.parent)
     if identity.get("experiment") != "sweep":
         return lambda row: row["agent"] + differing
@@ -114,7 +114,7 @@ def _labels(
 
 
 def _parse(label: Callable[[Mapping[str, str]], str], row: Mapping[str, str]) -> Run | str:
-    """Returns the run of a row, or a note why it has no return."""
+    """Returns the run of a row, or a note explaining why it has no return."""
     agent = label(row)
     if row.get("error"):
         return f"Not finished: {agent} on {row['env']}, seed {row['seed']}: {row['error']}."
@@ -130,10 +130,10 @@ def _parse(label: Callable[[Mapping[str, str]], str], row: Mapping[str, str]) ->
 
 
 def _curve(path: pathlib.Path, first: Mapping[str, str], label: Callable[[Mapping[str, str]], str]) -> list[Point]:
-    """Reads a curve.csv, checked; returns no points if there is no such file.
+    """Reads and checks a curve.csv; returns no points if the file does not exist.
 
-    Columns that all runs of a folder share, because it has one agent or environment, are those of `first`, a row
-    of its results.csv.
+    Columns that all runs of the folder share, because it has one agent or environment, are taken from `first`, a
+    row of its results.csv.
     """
     shared = {name: first[name] for name in ("agent", "env")}
     points = []

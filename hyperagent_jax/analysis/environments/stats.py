@@ -14,10 +14,10 @@ from hyperagent_jax.analysis.environments import read
 
 @dataclasses.dataclass(frozen=True)
 class Scale:
-    """What normalised returns of 0 and 1 are in an environment.
+    """The returns that normalisation maps to 0 and 1 in an environment.
 
     Attributes:
-        low: mean return of random actions, or of the worst agent where that is not known.
+        low: mean return of random actions, or of the worst agent if that is unknown.
         high: mean final return of the best agent.
         is_random: whether `low` is that of random actions.
     """
@@ -50,7 +50,7 @@ def scale(found: read.Results, env: str) -> Scale:
 
 
 def compared(found: read.Results) -> list[str]:
-    """Returns the environments that aggregates are over: all agents ran there, and some agent learns."""
+    """Returns the environments to aggregate over: all agents ran there, and at least one agent learns."""
     return [
         env
         for env in found.names
@@ -59,14 +59,14 @@ def compared(found: read.Results) -> list[str]:
 
 
 def matrix(found: read.Results, agent: str, names: Sequence[str]) -> np.ndarray:
-    """Returns normalised final returns [environments, seeds] of an agent: as many seeds as every one has."""
+    """Returns normalised final returns [environments, seeds] of an agent, with the seeds that all of them have."""
     own = [scale(found, env).normalize(returns_of(found, env, agent)) for env in names]
     num_seeds = min(map(len, own))
     return np.array([row[:num_seeds] for row in own])
 
 
 def summary_rows(found: read.Results) -> tuple[list[str], list[dict[str, Any]]]:
-    """Returns fields and rows of summary.csv: every agent over the environments that are compared."""
+    """Returns fields and rows of summary.csv: every agent over the compared environments."""
     rows: list[dict[str, Any]] = []
     if names := compared(found):
         for agent in found.agents:
@@ -79,7 +79,7 @@ def summary_rows(found: read.Results) -> tuple[list[str], list[dict[str, Any]]]:
 
 
 def improvement_rows(found: read.Results) -> tuple[list[str], list[dict[str, Any]]]:
-    """Returns fields and rows of improvement.csv: every agent against every other one, once."""
+    """Returns fields and rows of improvement.csv: every pair of agents, once."""
     rows = []
     if names := compared(found):
         scores = {agent: matrix(found, agent, names) for agent in found.agents}
@@ -101,7 +101,7 @@ def improvement_rows(found: read.Results) -> tuple[list[str], list[dict[str, Any
 
 
 def score_rows(found: read.Results) -> tuple[list[str], list[dict[str, Any]]]:
-    """Returns fields and rows of scores.csv: every agent in every environment, with intervals of the means."""
+    """Returns fields and rows of scores.csv: every agent in every environment, with intervals for the means."""
     rows = []
     for env in found.names:
         own_scale = scale(found, env)

@@ -1,1 +1,1 @@
-"""Pictures of the tabular studies of run_tabular.py."""
+"""Plots of the tabular studies of run_tabular.py."""

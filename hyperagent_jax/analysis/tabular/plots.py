@@ -1,4 +1,4 @@
-"""Pictures of the tabular studies, from the rows of their tables."""
+"""Plots of the tabular studies, from the rows of their tables."""
 
 from collections.abc import Sequence
 import itertools
@@ -20,7 +20,7 @@ _LABELS = {
     "rmax": "R-max",
     "q_learning": "Q-learning, epsilon-greedy",
     "theorem": "the theorem's bound",
-    "most": "H per episode, the most there is",
+    "most": "H per episode, the maximum",
     "dirichlet": "Dirichlet MDPs",
     "river_swim": "RiverSwim",
 }
@@ -39,7 +39,7 @@ def _by(rows: Sequence[dict], name: str) -> dict[str, list[dict]]:
 
 
 def lemma(file: style.File, tables: dict[str, list[dict]], config: Any) -> None:
-    """The ratio |m~|^2 (N + beta) / sigma^2 by visits for some M, and how often it leaves its range by M."""
+    """Draws the ratio |m~|^2 (N + beta) / sigma^2 by visits for some M, and how often it leaves its range by M."""
     results = tables["results"]
     with style.panels(file, "Lemma: incremental posterior approximation", 2) as (left, right):
         groups = _by(tables["curve"], "index_dim")
@@ -78,7 +78,7 @@ def lemma(file: style.File, tables: dict[str, list[dict]], config: Any) -> None:
             xscale="log",
             xlabel="index dimension M",
             ylabel="runs that fail",
-            title=f"Any pair ever off by more than epsilon = {config.epsilon:g}",
+            title=f"Some pair is ever off by more than epsilon = {config.epsilon:g}",
         )
         right.set_xticks(x[:-1])
         right.minorticks_off()
@@ -86,14 +86,14 @@ def lemma(file: style.File, tables: dict[str, list[dict]], config: Any) -> None:
 
 
 def _wilson(k: float, n: float) -> tuple[float, float]:
-    """Wilson's 95% interval of a probability."""
+    """Returns Wilson's 95% interval of a probability."""
     p, z = k / n, 1.96
     middle, width = p + z**2 / (2 * n), z * math.sqrt(p * (1 - p) / n + z**2 / (4 * n**2))
     return (middle - width) / (1 + z**2 / n), (middle + width) / (1 + z**2 / n)
 
 
 def regret(file: style.File, tables: dict[str, list[dict]], config: Any) -> None:
-    """Cumulative regret by episode, a panel per environment, and the cost of a step by episode."""
+    """Draws cumulative regret by episode, a panel per environment, and the cost of a step by episode."""
     environments = _by(tables["curve"], "environment")
     styles = {name: style.line_style(i) for i, name in enumerate(config.agents)}
     with style.panels(file, "Bayesian regret and cost per step", len(environments) + 1, 5.6) as axes:
@@ -128,7 +128,7 @@ def regret(file: style.File, tables: dict[str, list[dict]], config: Any) -> None
         axes[-1].set(
             xscale="log",
             yscale="log",
-            xlabel="episodes before",
+            xlabel="previous episodes",
             ylabel="microseconds per step",
             title="Cost of a step, one seed",
         )
@@ -140,7 +140,7 @@ def regret(file: style.File, tables: dict[str, list[dict]], config: Any) -> None
 
 
 def propagation(file: style.File, tables: dict[str, list[dict]], config: Any) -> None:
-    """One panel per iteration is too many: rows are states, columns iterations, each cell two triangles."""
+    """Draws one grid for all iterations: rows are states, columns iterations, and each cell has two triangles."""
     rows = tables["results"]
     spread = {
         (int(row["iteration"]), int(row["state"]), row["action"]): float(row["standard_deviation"]) for row in rows
@@ -178,7 +178,7 @@ def propagation(file: style.File, tables: dict[str, list[dict]], config: Any) ->
 
 
 def posterior(file: style.File, tables: dict[str, list[dict]], config: Any) -> None:
-    """Means and covariances of the trained learner against those of the closed form."""
+    """Draws means and covariances of the trained learner against the closed form."""
     titles = {"mean": "Posterior means", "covariance": "Entries of the posterior covariance"}
     title = f"Exact loss on one-hot features after {config.num_updates:,} updates"
     with style.panels(file, title, len(titles), 5.0) as axes:
