@@ -4,8 +4,9 @@ Machines differ and are noisy, so the numbers to look at are the ratios: `of_lim
 sequence of the update's matrix products plus the time memory needs for the optimiser's bytes, divided by the
 time of a whole step (acting, environment, replay, random numbers, update). `recompile_seconds` is the second
 start of the same program, with the compilation cache. The limit is HyperAgent's; other agents have none here.
-With --benchmark=atari or minatar it measures these instead, with --benchmark=accelerators it compiles the main
-programs for devices that are not there (see bench_atari.py, bench_minatar.py and bench_accelerators.py).
+With --benchmark=atari or minatar it measures these instead, with --benchmark=systems an update of every system,
+and with --benchmark=accelerators it compiles the main programs for devices that are not there (see bench_atari.py,
+bench_minatar.py, bench_systems.py and bench_accelerators.py).
 """
 
 from collections.abc import Iterable, Iterator
@@ -22,6 +23,7 @@ import bench_accelerators
 import bench_atari
 import bench_limits
 import bench_minatar
+import bench_systems
 import jax
 import jax.numpy as jnp
 
@@ -36,9 +38,15 @@ from hyperagent_jax.experiment import fingerprint
 from hyperagent_jax.experiment import run_directory
 
 FLAGS = flags.FLAGS
-for module in (bench_accelerators, bench_atari, bench_minatar):
+for module in (bench_accelerators, bench_atari, bench_minatar, bench_systems):
     flags.adopt_module_key_flags(module)  # so that --help lists them
-flags.DEFINE_enum("benchmark", "deepsea", ["deepsea", "atari", "minatar", "accelerators"], "What to measure.")
+_OTHERS = {
+    "atari": bench_atari,
+    "minatar": bench_minatar,
+    "systems": bench_systems,
+    "accelerators": bench_accelerators,
+}
+flags.DEFINE_enum("benchmark", "deepsea", ["deepsea", *_OTHERS], "What to measure.")
 flags.DEFINE_list("sizes", ["20", "60", "120"], "Sizes of DeepSea.")
 flags.DEFINE_list("seeds", ["1", "10"], "Numbers of seeds vmapped together.")
 flags.DEFINE_list("agents", ["hyperagent"], f"Agents: {', '.join(agents.CONFIGS)}.")
@@ -170,8 +178,7 @@ def main() -> int:
     _check("agents", agents.CONFIGS)
     _check("losses", ("exact", "sampled"))
     sizes, numbers_of_seeds = _numbers("sizes"), _numbers("seeds")
-    others = {"atari": bench_atari, "minatar": bench_minatar, "accelerators": bench_accelerators}
-    other = others.get(FLAGS.benchmark)
+    other = _OTHERS.get(FLAGS.benchmark)
     directory = None
     if FLAGS.logdir:
         configs = {name: dataclasses.asdict(agents.CONFIGS[name]()) for name in FLAGS.agents}

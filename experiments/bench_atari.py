@@ -31,7 +31,7 @@ flags.DEFINE_list(
     "Agents of --benchmark=atari, each with every preset that has it.",
 )
 flags.DEFINE_integer(
-    "turns", 5, "Turns of --benchmark=atari, each with some updates of every agent.", lower_bound=1
+    "turns", 5, "Turns of --benchmark=atari and systems, each with some updates of every agent.", lower_bound=1
 )
 flags.DEFINE_integer(
     "replay_capacity",
@@ -56,15 +56,16 @@ def _configs(preset: str) -> dict:
     return {name: kind for name, kind in presets.configs(preset).items() if name in FLAGS.atari_agents}
 
 
-class _Measured:
+class Measured:
     """A runner that has begun to learn, and times of its parts."""
 
     def __init__(self, agent: str, preset: str):
         task = _make_task(agent, preset, min_replay=64, replay_capacity=2_000)
-        self.runner = atari.make_runner(task)
+        self.config, self.runner = task.config, atari.make_runner(task)
         self.runner.begin()
         while self.runner.updates < 16:
             self.runner.advance()
+        self.num_params = sum(x.size for x in jax.tree.leaves(self.runner.learner.params))
         self.batch, _ = self.runner.replay.sample(self.runner.replay.draw(0, 0, task.config.batch_size))
         self.update_seconds: list[float] = []
         self.cpu_seconds: list[float] = []
@@ -96,7 +97,7 @@ class _Measured:
 def measure(preset: str) -> Iterator[dict]:
     """A row for each agent."""
     threads = int(os.environ["NPROC"])
-    measured = {agent: _Measured(agent, preset) for agent in _configs(preset)}
+    measured = {agent: Measured(agent, preset) for agent in _configs(preset)}
     for _ in range(FLAGS.turns):
         for one in measured.values():
             one.time_updates()
@@ -110,7 +111,7 @@ def measure(preset: str) -> Iterator[dict]:
             "agent": agent,
             "preset": preset,
             "threads": threads,
-            "num_params": sum(x.size for x in jax.tree.leaves(one.runner.learner.params)),
+            "num_params": one.num_params,
             "update_ms": fastest,
             "cpu_ms": 1e3 * cpu,
             "of_ddqn": cpu / plain if plain else "",

@@ -1,5 +1,6 @@
 """run_atari.py as a user runs it, with envpool's games."""
 
+import contextlib
 import csv
 import dataclasses
 import json
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 from PIL import Image
 import pytest
 
@@ -45,7 +47,7 @@ def run(*arguments, **environment):
         command(*arguments),
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=600,
         check=False,
         env={**os.environ, **environment},
     )
@@ -114,7 +116,7 @@ def test_results_and_killed_equals_unbroken(tmp_path):
         )
         deadline = time.monotonic() + 120
         while time.monotonic() < deadline and process.poll() is None:
-            if file.exists() and interactions_in(file) >= least:
+            if interactions_in(file) >= least:
                 break
             time.sleep(0.05)
         os.kill(process.pid, sign)
@@ -125,15 +127,60 @@ def test_results_and_killed_equals_unbroken(tmp_path):
     done = run(*arguments)
     assert done.returncode == 0, done.stderr
     assert "Breakout_seed_0 resumes at" in done.stdout and "replaying its recorded actions" in done.stdout
-    timed = ("seconds", "train_seconds", "interactions_per_second")
-    for name in ("results.csv", "curve.csv"):
-        one, other = (
-            [{k: v for k, v in r.items() if k not in timed} for r in read(folder / name)]
-            for folder in (unbroken, broken)
-        )
-        assert one == other
+    assert untimed_rows(unbroken) == untimed_rows(broken)
     refused = run(*arguments, "--sigma=0.5")
     assert refused.returncode == 2 and "sigma was 0.01, is now 0.5" in refused.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("name", [name for name in presets.configs("paper") if name != "hyperagent"])
+def test_every_system_resumes_exactly_after_kill(name, tmp_path):
+    """A short run of every system, whole and ended by kill -9 while it learns: the same rows and parameters."""
+    arguments = [
+        "--game=Breakout",
+        f"--agent={name}",
+        *SMALL,
+        "--replay_capacity=300",  # fewer than there are steps
+        "--steps=480",
+        "--eval_every=480",  # so that the best parameters are the last
+    ]
+    unbroken, broken = tmp_path / "unbroken", tmp_path / "broken"
+    done = run(*arguments, f"--logdir={unbroken}")
+    assert done.returncode == 0, done.stderr
+
+    arguments += [f"--logdir={broken}", "--checkpoint_seconds=0", "--resume"]
+    file = broken / "checkpoints" / "Breakout_seed_0.npz"
+    process = subprocess.Popen(command(*arguments), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while process.poll() is None and interactions_in(file) < 100:
+        time.sleep(0.05)
+    process.kill()
+    process.wait()
+    assert 100 <= interactions_in(file) < 480
+    done = run(*arguments)
+    assert done.returncode == 0, done.stderr
+    assert "Breakout_seed_0 resumes at" in done.stdout
+
+    assert untimed_rows(unbroken) == untimed_rows(broken)
+    one, other = (parameters(folder / "checkpoints" / "Breakout_seed_0_best.npz") for folder in (unbroken, broken))
+    assert len(one) > 4 and one.keys() == other.keys()
+    for key, array in one.items():
+        np.testing.assert_array_equal(array, other[key])
+
+
+def untimed_rows(folder):
+    """The rows of a run's tables, without the times."""
+    timed = ("seconds", "train_seconds", "interactions_per_second")
+    return [
+        [{k: v for k, v in row.items() if k not in timed} for row in read(folder / name)]
+        for name in ("results.csv", "curve.csv")
+    ]
+
+
+def parameters(file):
+    """The arrays of a checkpoint."""
+    with np.load(file, allow_pickle=False) as arrays:
+        return {key: arrays[key] for key in arrays if key != "facts"}
 
 
 @pytest.mark.slow
@@ -184,8 +231,11 @@ def run_task(task, report=lambda event: None, should_stop=lambda: False):
 
 
 def interactions_in(file):
-    """The interactions after which a checkpoint was made."""
-    return checkpoint.load_facts(file)["progress"]["notes"]["runner"]["interactions"]
+    """The interactions after which the newest checkpoint was made, 0 if there is none."""
+    for generation in checkpoint.generations(file):
+        with contextlib.suppress(checkpoint.CheckpointError):  # it has just been replaced
+            return checkpoint.load_facts(generation)["progress"]["notes"]["runner"]["interactions"]
+    return 0
 
 
 def test_a_full_disk_leaves_the_last_checkpoint(tmp_path, monkeypatch):

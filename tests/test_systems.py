@@ -1,6 +1,10 @@
 """Tests of every system of the paper: its values and its loss in numpy, its prior, probes and a small DeepSea."""
 
+import csv
 import functools
+import pathlib
+import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -448,7 +452,9 @@ def test_probes_reach_their_known_values(name):
         replay_capacity=5_000,
         prior_scale=0.0 if name == "bootdqn" else 1.0,
         sigma=0.0,
-        noise_scale=1e-3,  # what the optimiser adds stays in the values
+        # An optimiser's noise stays in the values, about noise_scale / sqrt(curvature): adam_lmc's default of 0.03
+        # is for exploration and above the tolerance by itself.
+        noise_scale=1e-3,
         epsilon_updates=1_000,
         v_max=2.0,
         **(dict(discount_end=discount, weight_decay=0.0) if name == "bbf" else {}),
@@ -486,3 +492,26 @@ def test_deep_sea_8_is_solved(name):
     driver.run_task(base.Task("deepsea", name, config, protocol, (0,)), events.append, lambda: False)
     (row,) = (event.row for event in events if event.kind == "result")
     assert row["solved"] and row["final_return"] == pytest.approx(0.99, abs=1e-6)
+
+
+@pytest.mark.slow
+def test_bench(tmp_path):
+    script = pathlib.Path(__file__).parent.parent / "experiments" / "bench.py"
+    arguments = ["--benchmark=systems", "--shapes=deep_sea,minatar", "--systems=noisy_net", "--turns=1"]
+    command = [sys.executable, str(script), *arguments, f"--logdir={tmp_path}"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=1200, check=False)
+    assert done.returncode == 0, done.stderr
+    with open(tmp_path / "bench.csv") as f:
+        rows = list(csv.DictReader(f))
+    assert [(row["shape"], row["agent"], row["updates_per_interaction"]) for row in rows] == [
+        ("deep_sea", "ddqn", "1.0"),
+        ("deep_sea", "noisy_net", "1.0"),
+        ("minatar", "ddqn", "0.25"),
+        ("minatar", "noisy_net", "0.25"),
+    ]
+    assert [float(row["of_ddqn"]) == 1 for row in rows] == [True, False, True, False]
+    assert all(float(row["update_ms"]) > 0 for row in rows)
+    done = subprocess.run(
+        [*command[:-1], "--systems=rainbows"], capture_output=True, text=True, timeout=1200, check=False
+    )
+    assert done.returncode == 2 and done.stderr.startswith("error: --systems has no 'rainbows'; choose some of ")
