@@ -101,7 +101,8 @@ def on_page_content(html, page, config, files):
     def convert(match):
         formula = match[3].replace("&amp;", "&").replace("&lt;", "<").replace("&gt;", ">")
         display = "block" if match[2] == "[" else "inline"
-        return f'<span class="formula {display}">{converter.convert(formula, display=display)}</span>'
+        mathml = converter.convert(formula, display=display).replace("<mover>", '<mover accent="true">')
+        return f'<span class="display-formula">{mathml}</span>' if display == "block" else mathml
 
     return FORMULA.sub(convert, html)
 
