@@ -182,7 +182,11 @@ def _reference_page(title, names):
     lines = [f"# {title}", ""]
     for name in names:
         place = ROOT / PACKAGE / name
-        paths = [place, *sorted(place.rglob("*.py"))] if place.is_dir() else [place.with_suffix(".py")]
+        paths = (
+            [place, *sorted(place.rglob("*.py"), key=_last_checks)]
+            if place.is_dir()
+            else [place.with_suffix(".py")]
+        )
         for path in paths:
             if path.name == "__init__.py" and path.parent == place:
                 continue
@@ -191,6 +195,11 @@ def _reference_page(title, names):
             module = ".".join(parts).removesuffix(".__init__")
             lines += [f"::: {module}", *["    options: {members: false}"] * package, ""]
     return "\n".join(lines)
+
+
+def _last_checks(path):
+    """Sorts modules by name, those that check arguments behind the others."""
+    return path.parent, path.stem == "checks", path
 
 
 def _reference_index():
@@ -205,18 +214,22 @@ def _reference_index():
     (names,) = (
         ast.literal_eval(x.value) for x in tree.body if isinstance(x, ast.Assign) and x.targets[0].id == "__all__"
     )
-    rows = [f"| [`hx.{name}`][{homes[name]}] | {_first_line(homes[name])} |" for name in names]
+    rows = [f"| [`hx.{name}`][{homes[name]}] | {_first_paragraph(homes[name])} |" for name in names]
     return "\n".join(
         [f"# {PACKAGE}", "", "```", ast.get_docstring(tree), "```", "", "| name | |", "|---|---|", *rows, ""]
     )
 
 
-def _first_line(home):
-    """Returns the first line of a docstring, without importing what it belongs to."""
+def _first_paragraph(home):
+    """Returns the first paragraph of a docstring in one line, without importing what it belongs to."""
     place = ROOT.joinpath(*home.split("."))
     for path in (place.with_suffix(".py"), place / "__init__.py"):
         if path.exists():
-            return ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))).splitlines()[0]
+            return (
+                ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
+                .partition("\n\n")[0]
+                .replace("\n", " ")
+            )
     tree = ast.parse(place.parent.with_suffix(".py").read_text(encoding="utf-8"))
     (found,) = (node for node in tree.body if getattr(node, "name", None) == place.name)
-    return ast.get_docstring(found).splitlines()[0]
+    return ast.get_docstring(found).partition("\n\n")[0].replace("\n", " ")

@@ -114,7 +114,7 @@ class Experiment(abc.ABC):
     """The parts that are specific to an experiment; the driver does the rest.
 
     Attributes:
-        name: name in sweeps and in config.json; experiments/run_<name>.py runs it.
+        name: name in sweeps and in config.json; `experiments/run_<name>.py` runs it.
         protocol_class: dataclass of how a run is trained and evaluated; its fields are flags and grid keys.
         options_class: dataclass of settings that do not change the result of a seed.
         problem: field of the protocol that names the problem to solve.

@@ -1,6 +1,6 @@
 """Records of finished tasks, written by the process that ran them, so that no result is lost with the driver.
 
-Every process appends to its own file in <logdir>/rows, one line per finished task, with a digest. The driver
+Every process appends to its own file in `<logdir>/rows`, one line per finished task, with a digest. The driver
 collects the records in results.csv and curve.csv and then deletes them.
 """
 

@@ -1,11 +1,12 @@
 """Temporal-difference losses of HyperAgent (https://arxiv.org/abs/2402.10228) and of related systems.
 
 Three layers, each usable without the ones below it:
-  * arrays: `optimistic_td_error`, `exact_td_loss`, `sampled_td_loss`, `masked_td_loss`: functions of arrays for
-    one transition, in the form of rlax.
-  * td, categorical, terms: `make_td_loss`, `make_categorical_loss` and the `with_*` functions: a `Loss` of one
-    transition for an `EpistemicNetwork`.
-  * batch: `batch_loss` and `value_and_grad`: a `Loss` over a batch, with regulariser and gradient penalty.
+
+- arrays: `optimistic_td_error`, `exact_td_loss`, `sampled_td_loss`, `masked_td_loss`: functions of arrays for
+  one transition, in the form of rlax.
+- td, categorical, terms: `make_td_loss`, `make_categorical_loss` and the `with_*` functions: a `Loss` of one
+  transition for an `EpistemicNetwork`.
+- batch: `batch_loss` and `value_and_grad`: a `Loss` over a batch, with regulariser and gradient penalty.
 """
 
 from hyperagent_jax.losses.arrays import Scalar as Scalar

@@ -82,7 +82,7 @@ def hyperdqn_init(key: types.PRNGKey, shape: tuple[int, ...], dtype: Any = jnp.f
 
 
 class HyperLinear(nn.Module):
-    """Last-layer linear hypermodel <A xi + b, phi> (eq. 3), contracted over features first.
+    """Last-layer linear hypermodel `<A xi + b, phi>` (eq. 3), contracted over features first.
 
     phi A and phi b are the coefficients of a function that is linear in xi, so any number of indices
     costs one small product each and the generated weights [H, num_actions] never exist. With M = 0 it is a

@@ -67,7 +67,7 @@ class GeneratedInput(nn.Module):
 class GeneratedOutput(nn.Module):
     """The further generated layers and the last-layer hypermodel.
 
-    <A xi + b, x> is one product of [xi_1 x, .., xi_M x, x] with [A_1, .., A_M, b]: no generated weights exist.
+    `<A xi + b, x>` is one product of [xi_1 x, .., xi_M x, x] with [A_1, .., A_M, b]: no generated weights exist.
 
     Attributes:
         hidden_sizes: widths of the hidden layers after the first.
