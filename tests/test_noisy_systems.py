@@ -316,7 +316,7 @@ def test_sane_draws_for_every_example_and_trains_its_scale():
 # Ensembles on a quantile
 
 
-def test_bayes_ucbdqn_acts_on_and_bootstraps_from_a_quantile():
+def test_bayes_ucbdqn_bootstraps_from_a_quantile_and_acts_on_a_member_or_on_it():
     agent = agents.make("bayes_ucbdqn", STATES, hidden_sizes=(8, 5), index_dim=4, target_period=3, quantile=0.7)
     rng, update = np.random.default_rng(0), jax.jit(agent.learner.update)
 
@@ -347,6 +347,9 @@ def test_bayes_ucbdqn_acts_on_and_bootstraps_from_a_quantile():
         expected.append(np.mean(t.z_t[i] * errors**2))
     np.testing.assert_allclose(info["losses"], expected, rtol=1e-3, atol=1e-6)
     values = agent.learner.values(state, jnp.array(5), agent.network.index.support)
+    np.testing.assert_allclose(values, members(state.params, 5).T, rtol=1e-4, atol=1e-6)
+    agent = agents.make("bayes_ucbdqn", STATES, hidden_sizes=(8, 5), quantile=0.7, acts_on="quantile")
+    values = agent.learner.values(state, jnp.array(5), agent.network.index.support)
     np.testing.assert_allclose(
         values, np.tile(np.quantile(members(state.params, 5), 0.7, axis=-1), (4, 1)), rtol=1e-4, atol=1e-6
     )
@@ -363,6 +366,7 @@ def test_bayes_ucbdqn_acts_on_and_bootstraps_from_a_quantile():
         (lambda: agents.CONFIGS["rainbow"](num_atoms=2), "num_atoms must be 1 .plain values. or at least 3"),
         (lambda: agents.CONFIGS["rainbow"](dueling="yes"), "unknown dueling 'yes'"),
         (lambda: agents.CONFIGS["bayes_ucbdqn"](optimistic=False), "use optimistic=True, or bootdqn"),
+        (lambda: agents.CONFIGS["bayes_ucbdqn"](acts_on="all"), "unknown acts_on 'all'"),
         (lambda: agents.CONFIGS["bootdqn"](mask_distribution="cube"), "unknown mask_distribution 'cube'"),
         (
             lambda: losses.make_categorical_loss(agents.make("noisy_net", STATES).network),

@@ -161,8 +161,8 @@ EXPECTED = {
     "der": (noisy.Config, NOISY, dict(**RAINBOW) | dict(n_step=20)),
     "bayes_ucbdqn": (
         bayes_ucbdqn.Config,
-        dict(**ENSEMBLE, quantile=0.8),
-        dict(optimistic=True, mask_distribution="exponential_mask"),
+        dict(**ENSEMBLE, quantile=0.8, acts_on="quantile"),
+        dict(optimistic=True, mask_distribution="exponential_mask", acts_on="member"),
     ),
     "bbf": (
         bbf.Config,

@@ -1,19 +1,23 @@
-"""Bayes-UCBDQN (Tiapkin et al., 2022): an ensemble on the Bayesian bootstrap that acts on a quantile of its
-members.
+"""Bayes-UCBDQN (Tiapkin et al., 2022): Bootstrapped DQN on the Bayesian bootstrap with an optimistic target.
 
-Inferred: neither code nor text of the deep version was available. According to other papers, every member weights
-every transition by Exp(1), and a quantile over members replaces the maximum of Ensemble+ in acting and in the
-target. The artificial transitions, which depend on the environment, are omitted.
+Inferred: neither code nor text of the deep version was available. According to other papers it follows
+Bootstrapped DQN and performs like it: every member weights every transition by Exp(1), and all members bootstrap
+from a quantile over members. The artificial transitions, which depend on the environment, are omitted; they are
+what makes a quantile optimistic where nothing was tried. Without them, acting on a quantile of few members is one
+policy that never tries some actions, so by default an episode follows one member.
 """
 
 import dataclasses
 
 import jax.numpy as jnp
 
+from hyperagent_jax import checks
 from hyperagent_jax import types
 from hyperagent_jax.agents import base
 from hyperagent_jax.agents import bootdqn
 from hyperagent_jax.networks import epistemic
+
+ACTS_ON = ("quantile", "member")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,16 +25,19 @@ class Config(bootdqn.Config):
     """Settings of ensembles and of the quantile; needs optimistic=True, as in the preset.
 
     Attributes:
-        quantile: quantile over the members, interpolated linearly, to act on and bootstrap from.
+        quantile: quantile over the members, interpolated linearly, to bootstrap from.
+        acts_on: what to act on, the "quantile" too, or one "member" per episode.
     """
 
     quantile: float = 0.8
+    acts_on: str = "quantile"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.require(0, "quantile", high=1)
+        checks.one_of("acts_on", self.acts_on, ACTS_ON)
         if not self.optimistic:
-            raise ValueError("bayes_ucbdqn acts on a quantile of all members: use optimistic=True, or bootdqn")
+            raise ValueError("bayes_ucbdqn bootstraps from all members: use optimistic=True, or bootdqn")
 
 
 def with_quantile_values(network: epistemic.EpistemicNetwork, quantile: float) -> epistemic.EpistemicNetwork:
@@ -50,4 +57,9 @@ def with_quantile_values(network: epistemic.EpistemicNetwork, quantile: float) -
 
 def make_agent(config: Config, spec: types.EnvironmentSpec) -> base.Agent:
     """Builds the agent for an environment."""
-    return bootdqn.make_agent(config, spec, lambda network: with_quantile_values(network, config.quantile))
+    return bootdqn.make_agent(
+        config,
+        spec,
+        lambda network: with_quantile_values(network, config.quantile),
+        acts_on_member=config.acts_on == "member",
+    )

@@ -49,6 +49,8 @@ def make_agent(
     config: Config,
     spec: types.EnvironmentSpec,
     adapt: Callable[[epistemic.EpistemicNetwork], epistemic.EpistemicNetwork] = lambda network: network,
+    *,
+    acts_on_member: bool = False,
 ) -> base.Agent:
     """Builds an ensemble agent for an environment.
 
@@ -56,6 +58,7 @@ def make_agent(
         config: the agent's settings.
         spec: the environment's spec.
         adapt: modifies the ensemble that `config` describes.
+        acts_on_member: whether to act on one member of the unmodified ensemble per episode, even if optimistic.
     """
     masks = indices.make(config.mask_distribution, config.index_dim)
     torso, observation = base.make_torso(config.hidden_sizes, spec, config.torso, config.conv_dtype)
@@ -67,9 +70,9 @@ def make_agent(
         prior=priors.ensemble_prior(config.prior_scale) if config.prior_scale else priors.no_prior(),
         num_states=spec.num_states,
     )
-    network = adapt(network)
+    adapted = adapt(network)
     loss = losses.make_td_loss(
-        network,
+        adapted,
         kind="enumerated",
         perturbation=masks,
         target_index="all" if config.optimistic else "dependent",
@@ -79,9 +82,9 @@ def make_agent(
     return base.make_agent(
         config,
         spec,
-        network,
+        network if acts_on_member else adapted,
         loss,
         masks,
-        action_index="all" if config.optimistic else "episode",
+        action_index="all" if config.optimistic and not acts_on_member else "episode",
         resample_probability=config.resample_probability,
     )

@@ -172,8 +172,8 @@ CONFIGS: dict[str, Preset] = {
     "bayes_ucbdqn": Preset(
         bayes_ucbdqn.Config,
         bayes_ucbdqn.make_agent,
-        "Bayes-UCBDQN (Tiapkin et al., 2022), inferred: Exp(1) weights, a quantile over the members",
-        dict(optimistic=True, mask_distribution="exponential_mask"),
+        "Bayes-UCBDQN (Tiapkin et al., 2022), inferred: Exp(1) weights, a quantile over members in the target",
+        dict(optimistic=True, mask_distribution="exponential_mask", acts_on="member"),
     ),
     "bbf": Preset(
         bbf.Config,
