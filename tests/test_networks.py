@@ -65,7 +65,7 @@ def test_hyper_linear_equals_materialised_weights():
 
 @pytest.mark.parametrize("dim", [2, 4])
 def test_an_index_of_another_dimension_is_refused(dim):
-    with pytest.raises(ValueError, match=rf"index has the shape \(3,\), not \({dim},\)"):
+    with pytest.raises(ValueError, match=rf"index has shape \(3,\), got \({dim},\)"):
         epistemic.evaluate_coefficients(jnp.zeros((2, 4)), jnp.zeros(dim))
 
 

@@ -183,7 +183,7 @@ NnxInstance = NnxTorso(nnx.Rngs(0))
         (LinenTorso, jnp.zeros(4), "must be an instance, got the class LinenTorso: use LinenTorso(...)"),
         (3, jnp.zeros(4), "a torso must be a flax.linen module, a pair (init, apply) or a function, got 3"),
         (hk.transform_with_state(haiku_features), jnp.zeros(4), "a torso may not have state: use hk.transform"),
-        (BatchNorm(), jnp.zeros(4), "no variables but params, this one has batch_stats: leave out Dropout"),
+        (BatchNorm(), jnp.zeros(4), "only have params, this one also has batch_stats: remove Dropout"),
         (Dropout(), jnp.zeros(4), "the torso fails on an observation float32[4] (InvalidRngError: "),
         (Conv(), jnp.zeros((8, 8, 3)), "features must be [H], the torso returned [8, 8, 5] for an observation"),
         (LinenTorso(), jnp.zeros((1, 4)), "without a batch axis"),
@@ -198,7 +198,7 @@ def test_what_does_not_train_is_refused(torso, observation, message):
 
 
 def test_nnx_state_is_refused():
-    with pytest.raises(ValueError, match="no variables but nnx.Param: leave out Dropout"):
+    with pytest.raises(ValueError, match="only have variables of type nnx.Param: remove Dropout"):
         hx.torsos.from_nnx(NnxDropout)
 
 
@@ -268,7 +268,7 @@ MLP, SPHERE, ARRAY = hx.torsos.Mlp((5,)), hx.indices.sphere(3), jnp.zeros(4)
         ),
         (
             lambda: hx.make_hyper_network(MLP, 2, SPHERE, ARRAY, num_states=7),
-            "num_states is for observations that are one integer, got an example float32[4]",
+            "num_states is for observations that are a single integer, got an example float32[4]",
         ),
         (lambda: hx.make_hyper_network(MLP, 2, SPHERE, jnp.int32(0), num_states=0), "num_states must be a whole"),
         (lambda: hx.make_hyper_network(MLP, 2, SPHERE, "pixels"), "must consist of numbers, got 'pixels'"),

@@ -22,7 +22,7 @@ def optimistic_td_error(
     """Calculates the TD error, optimistic over the indices of the target (eq. OIS of https://arxiv.org/abs/2402.10228).
 
     The target is the largest of the targets of K indices and has no gradient. A NaN in any of them makes the error
-    NaN, but a compiled program may take the gradient of a maximum of NaNs for zero: see `propagate_nan`.
+    NaN, but in a compiled program the gradient of a maximum of NaNs may be zero: see `propagate_nan`.
 
     Args:
         q_tm1: Q-value of the action taken at time t-1, a scalar.
@@ -63,9 +63,9 @@ def exact_td_loss(
     For Q-values mu + m^T xi, E[xi] = 0, E[xi xi^T] = c I and a target y whose index is independent of xi,
     E[(y + sigma xi^T z - mu - m^T xi)^2] = (y - mu)^2 + c |sigma z - m|^2.
 
-    With a residual, sigma becomes sigma + residual (y - mu), held fixed: a multiplier bootstrap. Trained on n
-    targets y_i whose noise has the standard deviation s, m becomes the average of (y_i - mu) z_i, and the values
-    have the spread s / sqrt(n) of the mean's error: none where targets are not random.
+    With a residual, sigma becomes sigma + residual (y - mu), without a gradient: a multiplier bootstrap. Trained
+    on n targets y_i with noise of standard deviation s, m becomes the average of (y_i - mu) z_i, and the spread of
+    the values is s / sqrt(n), the error of the mean: zero where targets are not random.
 
     Args:
         coefficients_tm1: coefficients m and, in the last column, means mu of all actions, [num_actions, M + 1].
@@ -74,7 +74,7 @@ def exact_td_loss(
         discount_t: discount at time t, a scalar.
         q_t: target network's Q-values at time t, one row per target index, [K, num_actions].
         q_t_selector: Q-values that select the actions at time t, [K, num_actions]; None for the plain maximum.
-        z_t: perturbation of the transition, [M]; may be None when sigma and residual are the number 0.
+        z_t: perturbation of the transition, [M]; may be None if sigma and residual are the number 0.
         sigma: factor of the perturbation.
         second_moment: c.
         residual: factor of the perturbation by the TD error.
@@ -84,7 +84,7 @@ def exact_td_loss(
     """
     chex.assert_rank([coefficients_tm1, a_tm1, q_t], [2, 0, 2])
     chex.assert_type([coefficients_tm1, a_tm1, q_t], [float, int, float])
-    # Only the action taken matters: choose its row before any index.
+    # Only the action taken matters: select its row before applying any index.
     chosen = rows.of_action(coefficients_tm1, a_tm1)
     mean, coefficients = chosen[-1], chosen[:-1]
     reward = valid_reward(r_t, a_tm1, q_t)
@@ -112,17 +112,18 @@ def sampled_td_loss(
     """Calculates the average of HyperAgent's loss over N indices (eq. 6 of https://arxiv.org/abs/2402.10228).
 
     For one index xi it is [r + sigma xi^T z + discount V(o_t) - Q(o_tm1, a_tm1, xi)]^2. With a residual, sigma
-    becomes sigma + residual times the average TD error over the indices, held fixed, as in `exact_td_loss`.
+    becomes sigma + residual times the average TD error over the indices, without a gradient, as in
+    `exact_td_loss`.
 
     Args:
         q_tm1: Q-values of the action taken at time t-1, one per index, [N].
         r_t: reward at time t, a scalar.
         discount_t: discount at time t, a scalar.
-        q_t: target network's Q-values at time t: one row per target index, [K, num_actions], or target indices of
-            its own for each index of the loss, [N, K, num_actions].
+        q_t: target network's Q-values at time t: one row per target index, [K, num_actions], or separate target
+            indices for each index of the loss, [N, K, num_actions].
         q_t_selector: Q-values that select the actions at time t, like `q_t`; None for the plain maximum.
-        indices: the indices xi, [N, M]; may be None when sigma and residual are the number 0.
-        z_t: perturbation of the transition, [M]; likewise.
+        indices: the indices xi, [N, M]; may be None if sigma and residual are the number 0.
+        z_t: perturbation of the transition, [M]; may be None likewise.
         sigma: factor of the perturbation.
         residual: factor of the perturbation by the TD error.
 
@@ -151,15 +152,15 @@ def masked_td_loss(
 ) -> types.Array:
     """Calculates the loss of a bootstrapped ensemble (eq. q-loss-ensemble of https://arxiv.org/abs/2402.10228).
 
-    It is the average over N members of mask [r + discount V(o_t) - Q(o_tm1, a_tm1)]^2, and the same with indices
-    in place of members, whose masks are xi^T z.
+    It is the average over N members of mask [r + discount V(o_t) - Q(o_tm1, a_tm1)]^2. It also applies to N
+    indices in place of members, whose masks are xi^T z.
 
     Args:
         q_tm1: Q-values of the action taken at time t-1, one per member, [N].
         r_t: reward at time t, a scalar.
         discount_t: discount at time t, a scalar.
-        q_t: target network's Q-values at time t: each member's own, [N, 1, num_actions], or the same K rows for
-            all members, of which the best counts, [K, num_actions].
+        q_t: target network's Q-values at time t: each member's own, [N, 1, num_actions], or K rows shared by all
+            members, of which the best counts, [K, num_actions].
         q_t_selector: Q-values that select the actions at time t, like `q_t`; None for the plain maximum.
         masks: bootstrap weights of the transition, one per member, [N].
 
@@ -178,7 +179,7 @@ def _td_errors(
     q_t: types.Array,
     q_t_selector: types.Array | None,
 ) -> types.Array:
-    """TD errors [N] of q_tm1 [N]; rewards [N] or one, and targets [N, K, num_actions] or [K, num_actions]."""
+    """Returns TD errors [N] for q_tm1 [N], one or N rewards, and targets [K, num_actions] with or without [N]."""
     targets = 0 if jnp.ndim(q_t) == 3 else None
     rewards = 0 if jnp.ndim(r_t) == 1 else None
     axes = (0, rewards, None, targets, None if q_t_selector is None else targets)
@@ -186,15 +187,15 @@ def _td_errors(
 
 
 def _noise_scale(sigma: Scalar, residual: Scalar, error: types.Array) -> Scalar:
-    """The factor of z: a constant, and a share of the transition's own TD error, which has no gradient here."""
+    """Returns the factor of z: a constant plus a multiple of the TD error, which has no gradient here."""
     return sigma if is_zero(residual) else sigma + residual * jax.lax.stop_gradient(error)
 
 
 def valid_reward(r_t: types.Array, a_tm1: types.Array, q_t: types.Array) -> types.Array:
-    """The reward, or NaN when the action is out of range, which an array lookup does not report."""
+    """Returns the reward, or NaN if the action is out of range, which indexing would not report."""
     return jnp.where((a_tm1 >= 0) & (a_tm1 < q_t.shape[-1]), r_t, jnp.nan)
 
 
 def is_zero(value: Scalar) -> bool:
-    """Whether a setting is known to be zero before anything runs."""
+    """Returns whether a setting is statically known to be zero."""
     return not isinstance(value, jax.Array) and value == 0

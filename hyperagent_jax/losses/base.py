@@ -1,4 +1,4 @@
-"""What a loss is: functions of one transition, and the random numbers they take."""
+"""Defines losses: functions of one transition, and the random numbers that they need."""
 
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
@@ -8,14 +8,14 @@ from hyperagent_jax import types
 
 
 class LossNoise(NamedTuple):
-    """The random numbers of one update; a leading axis of length 1 is for what all transitions share.
+    """The random numbers of one update; arrays that all transitions share have a leading axis of length 1.
 
     Attributes:
         indices: indices xi of the sampled loss, [B, N, M]; None for the others.
-        target_indices: indices xi^- of the bootstrap target, [B, num_ois, M]; None when the target uses the
+        target_indices: indices xi^- of the bootstrap target, [B, num_ois, M]; None if the target uses the
             indices of the loss or all values of the index.
-        selector_indices: indices with which the online network selects the target's actions, like
-            `target_indices`; None when these serve.
+        selector_indices: indices with which the online network selects the target's actions, with the shape of
+            `target_indices`; None if it uses those.
     """
 
     indices: types.Array | None
@@ -47,7 +47,7 @@ class ApplyFn(Protocol):
 
 
 class ApplyWithValueFn(Protocol):
-    """The loss of one transition and the Q-value it is about."""
+    """The loss of one transition and the Q-value that it trains."""
 
     def __call__(
         self,
@@ -59,11 +59,11 @@ class ApplyWithValueFn(Protocol):
         noise: LossNoise,
         /,
     ) -> tuple[types.Array, types.Array]:
-        """Returns the loss and the Q-value of the action taken, averaged over the indices of the loss."""
+        """Returns the loss, and the Q-value of the action taken averaged over the indices of the loss."""
 
 
 class RegularizerFn(Protocol):
-    """A term of the parameters that is added once per batch."""
+    """A function of the parameters that is added once per batch."""
 
     def __call__(self, params: types.Params, replay_size: types.Array | None, /) -> types.Array:
         """Returns the term, a scalar."""
@@ -79,11 +79,11 @@ class Loss(NamedTuple):
         apply_with_value: like `apply`, but returns (loss, Q-value of the action taken, averaged over the indices
             of the loss), which a gradient penalty needs; or None.
         gradient_penalty: factor of the squared norm of the gradient of the batch's mean of those values.
-        is_semi_gradient: whether the online network has a gradient at o_tm1 only, the target being held fixed.
-        apply_with_priority: like `apply`, but returns (loss, priority), for losses of which only a part is to be
-            the priority; or None when it is the loss.
-        perturbation: the distribution that the z_t of transitions must be drawn from:
-            `loss.perturbation.sample(key, (batch_size,))`; None when the loss has no perturbation.
+        is_semi_gradient: whether gradients flow only through the online network at o_tm1, not through the target.
+        apply_with_priority: like `apply`, but returns (loss, priority), for losses whose priority is only a part
+            of the loss; None if the loss is the priority.
+        perturbation: the distribution from which the z_t of transitions must be sampled:
+            `loss.perturbation.sample(key, (batch_size,))`; None if the loss has no perturbation.
     """
 
     draw: DrawFn
@@ -97,5 +97,5 @@ class Loss(NamedTuple):
 
     @property
     def has_local_gradient(self) -> bool:
-        """Whether parameters that no o_tm1 of a batch uses have no gradient and add to none."""
+        """Whether parameters that no o_tm1 of a batch uses neither have a gradient nor influence any."""
         return self.is_semi_gradient and self.regularizer is None and not self.gradient_penalty

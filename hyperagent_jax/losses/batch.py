@@ -14,9 +14,9 @@ from hyperagent_jax.networks import epistemic
 
 
 def check_batch(batch: types.Batch) -> int:
-    """Raises ValueError unless a batch has the shapes and types that a loss needs; returns its size B.
+    """Raises ValueError unless a batch has the shapes and dtypes that a loss needs; returns its size B.
 
-    It reads shapes and types only, so it costs nothing in a compiled program.
+    It reads only shapes and dtypes, so it costs nothing in a compiled program.
     """
     if not hasattr(batch, "transitions"):
         raise ValueError(f"a learner takes a Batch, got a {type(batch).__name__}: use Batch(transitions)")
@@ -26,20 +26,20 @@ def check_batch(batch: types.Batch) -> int:
             raise ValueError(f"{name} must be an array [B], got {getattr(t, name)!r}")
     if t.a_tm1.ndim != 1:
         raise ValueError(
-            f"a_tm1 must have the shape [B], got {t.a_tm1.shape}: every field of a batch has a leading batch axis"
+            f"a_tm1 must have shape [B], got {t.a_tm1.shape}: every field of a batch has a leading batch axis"
         )
     size = t.a_tm1.shape[0]
     if not size:
         raise ValueError("the batch is empty")
     if not jnp.issubdtype(t.a_tm1.dtype, jnp.integer):
-        raise ValueError(f"a_tm1 must have an integer type, got {t.a_tm1.dtype}")
+        raise ValueError(f"a_tm1 must have an integer dtype, got {t.a_tm1.dtype}")
     for name, value in (("r_t", t.r_t), ("discount_t", t.discount_t), ("weights", batch.weights)):
-        if value is None:  # only weights may be, the others are arrays
+        if value is None:  # only weights may be None
             continue
         if value.shape != (size,):
-            raise ValueError(f"{name} must have the shape [B] = ({size},), got {value.shape}")
+            raise ValueError(f"{name} must have shape [B] = ({size},), got {value.shape}")
         if not jnp.issubdtype(value.dtype, jnp.floating):
-            raise ValueError(f"{name} must have a floating-point type, got {value.dtype}: cast it to float32")
+            raise ValueError(f"{name} must have a floating-point dtype, got {value.dtype}: cast it to float32")
     for name, tree in (
         ("o_tm1", t.o_tm1),
         ("o_t", t.o_t),
@@ -50,7 +50,7 @@ def check_batch(batch: types.Batch) -> int:
         for leaf in jax.tree.leaves(tree):
             if jnp.shape(leaf)[:1] != (size,):
                 raise ValueError(
-                    f"{name} must have the leading batch axis B = {size}, got shape {jnp.shape(leaf)}"
+                    f"{name} must have a leading batch axis of size {size}, got shape {jnp.shape(leaf)}"
                 )
     return size
 
@@ -58,7 +58,7 @@ def check_batch(batch: types.Batch) -> int:
 def with_prior_beliefs(
     batch: types.Batch, prior: types.Params, network: epistemic.EpistemicNetwork
 ) -> types.Batch:
-    """Returns the batch with the fixed prior's beliefs, computed where they were not stored."""
+    """Returns the batch with the fixed prior's beliefs, computing them if they were not stored."""
     over_batch = jax.vmap(network.prior, (None, 0))
     if batch.prior_tm1 is None:
         batch = batch._replace(prior_tm1=over_batch(prior, batch.transitions.o_tm1))
@@ -76,7 +76,7 @@ def _over_transitions(
     axes: Any,
 ) -> Any:
     size = batch.transitions.a_tm1.shape[0]
-    noise = jax.tree.map(lambda x: jnp.broadcast_to(x, (size, *x.shape[1:])), noise)  # where it is shared
+    noise = jax.tree.map(lambda x: jnp.broadcast_to(x, (size, *x.shape[1:])), noise)  # if shared
     per_transition = jax.vmap(apply, (axes, axes, 0, 0, 0, 0))
     return per_transition(params, target_params, batch.transitions, batch.prior_tm1, batch.prior_t, noise)
 
@@ -84,7 +84,7 @@ def _over_transitions(
 def _losses_and_priorities(
     loss: Loss, params: types.Params, target_params: types.Params, batch: types.Batch, noise: LossNoise, axes: Any
 ) -> tuple[types.Array, types.Array]:
-    """The losses [B], and what of them are the priorities [B]."""
+    """Returns the losses [B] and the priorities [B]."""
     if loss.apply_with_priority is not None:
         return _over_transitions(loss.apply_with_priority, params, target_params, batch, noise, axes)
     each = _over_transitions(loss.apply, params, target_params, batch, noise, axes)
@@ -92,7 +92,7 @@ def _losses_and_priorities(
 
 
 def _total(each: types.Array, params: types.Params, batch: types.Batch, loss: Loss) -> types.Array:
-    """The weighted mean of losses [B] plus the regulariser."""
+    """Returns the weighted mean of losses [B] plus the regulariser."""
     value = jnp.mean(each if batch.weights is None else batch.weights * each)
     if loss.regularizer is not None:
         value += loss.regularizer(params, batch.replay_size)
@@ -155,9 +155,9 @@ def value_and_grad(
         axes: vmap axes of both parameters; leaves that differ from one transition to the next have axis 0.
 
     Returns:
-        ((value, losses), gradient): the value is a scalar, the losses of the transitions [B] are unweighted, and
-        the gradient is like `params`. If the value is
-        NaN the gradient may be zero where it should be NaN; see `propagate_nan`.
+        ((value, losses), gradient): a scalar value, the unweighted losses of the transitions [B], and a gradient
+        with the structure of `params`. If the value is NaN, the gradient may be zero instead of NaN: see
+        `propagate_nan`.
     """
     check_batch(batch)
     batch = with_prior_beliefs(batch, prior, network)
@@ -172,10 +172,10 @@ def value_and_grad(
 
 
 def propagate_nan(value: types.Array, params: types.Params) -> types.Params:
-    """Returns new parameters, the smallest array of which is NaN if the value of the loss they come from is.
+    """Returns the updated parameters, with the smallest array set to NaN if the value of the loss is NaN.
 
-    A compiled program may take the gradient of a maximum of NaNs for zero, and a NaN reward would go unnoticed.
-    One array is enough to make all Q-values NaN; a look at all of them would cost 6% of a step of a small network.
+    In a compiled program the gradient of a maximum of NaNs may be zero, and a NaN reward would go unnoticed. One
+    array is enough to make all Q-values NaN; setting all arrays would cost 6% of a step of a small network.
     """
     leaves, structure = jax.tree.flatten(params)
     smallest = min(range(len(leaves)), key=lambda i: leaves[i].size)
@@ -186,13 +186,13 @@ def propagate_nan(value: types.Array, params: types.Params) -> types.Params:
 def _penalized_value_and_grad(
     params: types.Params, target_params: types.Params, batch: types.Batch, noise: LossNoise, loss: Loss, axes: Any
 ) -> tuple[tuple[types.Array, types.Array], types.Params]:
-    """`value_and_grad` of a loss with a gradient penalty; the batch has its prior beliefs."""
-    # With g the gradient of the mean value and H its Hessian, the gradient of |g|^2 is 2 H g, and H v is
-    # how g moves along v. A pass back is linear in what it starts from, so its derivative at (parameters,
-    # mean value) in the direction (v, loss) is H v plus the gradient of the loss. One forward derivative
-    # of one pass back thus gives everything, where two passes back take four times as long.
+    """Implements `value_and_grad` for a loss with a gradient penalty; the batch includes prior beliefs."""
+    # With g the gradient of the mean value and H its Hessian, the gradient of |g|^2 is 2 H g, and H v is the
+    # derivative of g along v. A backward pass is linear in its cotangent, so its derivative at (parameters, mean
+    # value) in the direction (v, loss) is H v plus the gradient of the loss. Hence a single forward derivative of
+    # a single backward pass gives everything; two backward passes take four times as long.
     apply = loss.apply_with_value
-    assert apply is not None  # with_gradient_penalty has refused such a loss
+    assert apply is not None  # with_gradient_penalty rejects other losses
 
     def loss_and_value(params: types.Params) -> Any:
         each, values = _over_transitions(apply, params, target_params, batch, noise, axes)

@@ -1,4 +1,4 @@
-"""The loss of networks whose values are distributions over atoms (C51, https://arxiv.org/abs/1707.06887)."""
+"""The loss of networks with return distributions over atoms (C51, https://arxiv.org/abs/1707.06887)."""
 
 from typing import cast
 
@@ -32,7 +32,8 @@ def categorical_loss(
 ) -> types.Array:
     """Calculates the cross-entropy between the projected target distribution and the online one.
 
-    The target is that of r + discount z, each atom's mass shared linearly between its two neighbours.
+    The target is the distribution of r + discount z, with each atom's mass split linearly between its two
+    neighbours.
 
     Args:
         params: online parameters.
@@ -48,13 +49,13 @@ def categorical_loss(
         The loss, a scalar.
     """
     t, logits_of, atoms = transition, network.distribution, jnp.asarray(network.atoms)
-    assert logits_of is not None  # make_categorical_loss has refused others
+    assert logits_of is not None  # make_categorical_loss rejects other networks
     index = cast(types.Array, noise.indices)[0]
     target_index = cast(types.Array, noise.target_indices)[0]
     logits_tm1 = logits_of(params, network.posterior(params, t.o_tm1, prior_tm1), index)
     logits_t = logits_of(target_params, network.posterior(target_params, t.o_t, prior_t), target_index)
     reward = arrays.valid_reward(t.r_t, t.a_tm1, logits_t[:, 0])
-    # The row of the action taken is the only one that rlax is given to choose from: see rows.py.
+    # rlax only gets the row of the action taken to choose from: see rows.py.
     chosen, first = rows.of_action(logits_tm1, t.a_tm1)[None], np.zeros((), np.int32)
     if not double_q:
         return rlax.categorical_q_learning(atoms, chosen, first, reward, t.discount_t, atoms, logits_t)
@@ -72,17 +73,17 @@ def make_categorical_loss(
     target_index: str = "transition",
     selector_index: str = "target",
 ) -> Loss:
-    """Makes the loss of a network whose values are distributions.
+    """Makes the loss of a network with return distributions.
 
     Args:
         network: the network; must have a `distribution`.
         double_q: whether the online network selects the target's action.
-        loss_index: whether the loss draws its index for every "transition" or once per update, "shared".
-        target_index: likewise for the target's.
-        selector_index: whether the selecting online network has the index of the "target" or its "own".
+        loss_index: whether the index of the loss is drawn for every "transition", or once per update ("shared").
+        target_index: the same for the index of the target.
+        selector_index: whether the selecting online network uses the index of the "target" or its "own".
 
     Returns:
-        The Loss. It has no perturbation.
+        The Loss, which has no perturbation.
     """
     if network.distribution is None or network.atoms is None:
         raise ValueError("a categorical loss needs a network with a distribution: use make_td_loss")

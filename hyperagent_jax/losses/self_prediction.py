@@ -1,4 +1,4 @@
-"""What BBF adds to a loss: predictions of its own later latents, and augmented pictures."""
+"""BBF's additions to a loss: prediction of the network's own later latents, and image augmentation."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -16,8 +16,8 @@ def self_prediction_loss(predictions: types.Array, targets: types.Array, mask: t
 
     Args:
         predictions: predictions p, [K, width].
-        targets: what they should be, q, [K, width]; has no gradient.
-        mask: 1 for steps that are there, [K].
+        targets: targets q, [K, width], without a gradient.
+        mask: 1 for valid steps, [K].
     """
 
     def unit(x: types.Array) -> types.Array:
@@ -33,12 +33,12 @@ def with_self_prediction(
     project: Callable[[types.Params, Any], types.Array],
     weight: float,
 ) -> Loss:
-    """Adds weight times the self-prediction loss; priorities stay those of the loss itself.
+    """Adds weight times the self-prediction loss, without changing priorities.
 
     Args:
         loss: a loss of transitions that are `types.Subsequence`.
         predict: maps (params, observation, actions [K]) to predictions [K, width].
-        project: maps (params, observation) to what is predicted, [width].
+        project: maps (params, observation) to a target of the predictions, [width].
         weight: factor of the self-prediction loss.
     """
 
@@ -72,9 +72,9 @@ class AugmentationNoise(NamedTuple):
     """The random numbers of a loss with augmentation.
 
     Attributes:
-        loss: those of the loss.
-        offsets: where the pictures of a transition are cut out, [B, 2 + K, 2].
-        intensities: factors of their pixels, [B, 2 + K].
+        loss: random numbers of the loss itself.
+        offsets: crop offsets of a transition's images, [B, 2 + K, 2].
+        intensities: factors of the images' pixels, [B, 2 + K].
     """
 
     loss: LossNoise
@@ -83,7 +83,7 @@ class AugmentationNoise(NamedTuple):
 
 
 def augment(picture: types.Array, offset: types.Array, intensity: types.Array, pad: int) -> types.Array:
-    """Pads a picture by its edges, cuts it out at an offset and scales it; bytes become numbers from 0 to 1."""
+    """Pads an image by its edges, crops it at an offset and scales it; bytes are mapped to [0, 1]."""
     x = picture.astype(jnp.float32)
     if picture.dtype == jnp.uint8:
         x = x / 255.0
@@ -92,12 +92,12 @@ def augment(picture: types.Array, offset: types.Array, intensity: types.Array, p
 
 
 def with_augmentation(loss: Loss, *, pad: int, intensity: float, num_future: int) -> Loss:
-    """Shifts and scales every picture of a transition by itself (DrQ).
+    """Shifts and scales every image of a transition independently (DrQ).
 
     Args:
         loss: a loss with `apply_with_priority` of transitions that are `types.Subsequence`.
-        pad: pictures are cut out of themselves padded by this; offsets are 0 to 2 pad - 1, as in BBF's code.
-        intensity: standard deviation of the factor of all pixels, normal up to 2 standard deviations.
+        pad: images are padded by this and cropped; offsets are 0 to 2 pad - 1, as in BBF's code.
+        intensity: standard deviation of the factor of all pixels, normal, truncated at 2 standard deviations.
         num_future: number of following observations K.
     """
     inner = loss.apply_with_priority

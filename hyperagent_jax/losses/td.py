@@ -41,15 +41,15 @@ def draw_noise(
         key: random key.
         batch_size: number of transitions B.
         index: distribution of the index.
-        kind: see `make_td_loss`, like all that follow.
+        kind: see `make_td_loss`, also for the following arguments.
         target_index: how target indices are drawn.
         num_indices: number of indices N of the sampled loss.
         num_ois: number of target indices.
         loss_index: how the indices of the sampled loss are drawn.
-        selector_index: whether the selector has indices of its own.
+        selector_index: whether the selector has its own indices.
 
     Returns:
-        LossNoise whose arrays have a leading axis of length B, or of length 1 where all transitions share them.
+        LossNoise whose arrays have a leading axis of length B, or of length 1 if all transitions share them.
     """
     loss_indices, target, selector = None, None, None
     if kind == "sampled":
@@ -79,7 +79,7 @@ def td_loss_with_value(
     target_index: str,
     double_q: bool,
 ) -> tuple[types.Array, types.Array]:
-    """Calculates the TD loss of one transition for a network, and the Q-value it is about.
+    """Calculates the TD loss of one transition for a network, and the Q-value that it trains.
 
     Args:
         params: online parameters.
@@ -89,18 +89,18 @@ def td_loss_with_value(
         prior_t: the fixed prior's belief at o_t.
         noise: LossNoise of the transition, without a batch axis.
         network: the network.
-        kind: see `make_td_loss`, like all that follow.
+        kind: see `make_td_loss`, also for the following arguments.
         sigma: factor of xi^T z.
         residual: factor of the TD error times xi^T z.
-        is_masked: whether xi^T z weighs the loss.
+        is_masked: whether xi^T z weights the loss.
         target_index: which indices the target uses.
         double_q: whether the online network selects the target's action.
 
     Returns:
         The loss and the Q-value of the action taken, averaged over the indices of the loss; two scalars.
     """
-    t, support = transition, cast(types.Array, network.index.support)  # an array wherever it is used
-    target_indices = cast(types.Array, noise.target_indices)  # likewise
+    t, support = transition, cast(types.Array, network.index.support)  # not None where it is used
+    target_indices = cast(types.Array, noise.target_indices)  # not None where it is used
     shape = None if t.z_t is None else jnp.shape(t.z_t)
     has_noise = not (arrays.is_zero(sigma) and arrays.is_zero(residual))
     if (is_masked or has_noise) and shape != (network.index.dim,):
@@ -114,7 +114,7 @@ def td_loss_with_value(
     online_belief_t = network.posterior(online, t.o_t, prior_t) if double_q else None
 
     def q_values_t(target_indices: types.Array) -> tuple[types.Array, types.Array | None]:
-        """Target network's and selecting Q-values at o_t, [K, num_actions] each."""
+        """Returns the target network's and the selecting Q-values at o_t, [K, num_actions] each."""
         over_indices = jax.vmap(network.value, (None, None, 0))
         q_t = over_indices(target_params, target_belief_t, target_indices)
         selector = target_indices if noise.selector_indices is None else noise.selector_indices
@@ -122,7 +122,7 @@ def td_loss_with_value(
 
     if kind == "exact":
         second_moment = network.index.second_moment
-        assert second_moment is not None  # make_td_loss has refused such an index
+        assert second_moment is not None  # make_td_loss rejects such an index
         targets = q_values_t(target_indices)
         loss = arrays.exact_td_loss(
             belief_tm1, t.a_tm1, t.r_t, t.discount_t, *targets, t.z_t, sigma, second_moment, residual
@@ -130,7 +130,7 @@ def td_loss_with_value(
         return loss, rows.of_action(belief_tm1[:, -1], t.a_tm1)
 
     loss_indices = cast(types.Array, noise.indices) if kind == "sampled" else support
-    if network.is_linear:  # only the action taken matters: choose its row before any index
+    if network.is_linear:  # only the action taken matters: select its row before applying any index
         chosen = rows.of_action(belief_tm1, t.a_tm1)
         mean, coefficients = chosen[-1], chosen[:-1]
         q_tm1 = jax.vmap(lambda index: mean + jnp.dot(coefficients, index))(loss_indices)
@@ -197,20 +197,21 @@ def make_td_loss(
     """Makes the TD loss of all systems with an index (eq. 4, 8 and "Algorithmic difference" of
     https://arxiv.org/abs/2402.10228).
 
-    For one index it is [r + sigma' xi^T z + discount V(o_t) - Q(o_tm1, a_tm1, xi)]^2, HyperAgent's, or
-    (xi^T z) [r + discount V(o_t) - Q(o_tm1, a_tm1, xi)]^2, that of bootstrapped ensembles.
+    For one index it is [r + sigma' xi^T z + discount V(o_t) - Q(o_tm1, a_tm1, xi)]^2 as in HyperAgent, or
+    (xi^T z) [r + discount V(o_t) - Q(o_tm1, a_tm1, xi)]^2 as in bootstrapped ensembles.
 
     Args:
         network: the network.
         kind: "sampled" averages over `num_indices` indices (`sampled_td_loss`), "exact" is its expectation
             (`exact_td_loss`), "enumerated" averages over all values of the index: the members of an ensemble.
-        sigma: standard deviation of the noise sigma' xi^T z on the reward, whatever the two distributions:
-            sigma' = sigma / sqrt(M c_xi c_z), c being their `second_moment`. May be traced.
-        residual: factor of noise by the transition's own TD error, which is added to sigma and scaled likewise: a
-            multiplier bootstrap, whose spread stays where targets are noisy and vanishes where they are not. May
+        sigma: standard deviation of the noise sigma' xi^T z on the reward, for any choice of the two
+            distributions: sigma' = sigma / sqrt(M c_xi c_z), where c is the `second_moment` of each. May be
+                traced.
+        residual: factor of additional noise proportional to the transition's own TD error, scaled like sigma: a
+            multiplier bootstrap, whose spread remains where targets are noisy and vanishes where they are not. May
             be traced.
-        perturbation: distribution of z; default `scaled_sphere(M)`, or `bernoulli_mask(M)` when masked.
-        is_masked: whether xi^T z weighs the loss instead of being added to the reward.
+        perturbation: distribution of z; default `scaled_sphere(M)`, or `bernoulli_mask(M)` if masked.
+        is_masked: whether xi^T z weights the loss instead of being added to the reward.
         num_indices: number of indices of the sampled loss.
         target_index: "transition" draws xi^- for every transition of the batch (state-dependent), "shared" once
             per update (state-independent), "dependent" uses xi itself, "all" maximises over all its values.
@@ -218,10 +219,10 @@ def make_td_loss(
         double_q: whether the online network selects the target's action.
         loss_index: whether the sampled loss draws its indices for every "transition", or once per update
             ("shared"), as Noisy-Net does.
-        selector_index: whether the selecting online network has the indices of the "target" or its "own".
+        selector_index: whether the selecting online network uses the indices of the "target" or its "own".
 
     Returns:
-        The Loss; draw the z_t of transitions from its `perturbation`.
+        The Loss; sample the z_t of transitions from its `perturbation`.
     """
     index = network.index
     checks.one_of("loss", kind, LOSSES)
@@ -260,12 +261,12 @@ def make_td_loss(
         ),
         (
             is_masked and (index.support is None or np.min(index.support) < 0),
-            f"masks must not be negative, as xi^T z can be for the index {index.name!r}: "
-            "use is_masked=False, or an index on coordinates",
+            f"masks must not be negative, but xi^T z can be for the index {index.name!r}: "
+            "use is_masked=False, or an index of coordinates",
         ),
         (
             is_masked and perturbation.mean <= 0,
-            f"masks must not be negative, as those of {perturbation.name!r} can be: use bernoulli_mask",
+            f"masks must not be negative, but those of {perturbation.name!r} can be: use bernoulli_mask",
         ),
         (is_masked and has_noise, "a masked loss adds no noise to the reward: use sigma=0 and residual=0"),
         (
@@ -281,9 +282,9 @@ def make_td_loss(
             "selector_index=own needs a selector and indices to draw: use double_q and target_index=transition",
         ),
         (
-            # A loss that does not use z can do with none: an index may be as large as a layer.
+            # A loss that does not use z may leave it out: an index may be as large as a layer.
             perturbation.dim != index.dim and (perturbation.dim > 0 or is_masked or has_noise),
-            f"the perturbation must have the dimension {index.dim} of the index, got {perturbation.dim}",
+            f"the perturbation must have the same dimension as the index, {index.dim}, got {perturbation.dim}",
         ),
         (has_noise and index.dim == 0, "sigma is for networks with an index: use sigma=0 and residual=0"),
         (

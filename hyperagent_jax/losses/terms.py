@@ -1,4 +1,4 @@
-"""What is added to a loss."""
+"""Terms that can be added to a loss."""
 
 from collections.abc import Callable
 
@@ -11,14 +11,16 @@ from hyperagent_jax.networks import epistemic
 
 
 def _with_regularizer(loss: Loss, term: Callable[[types.Params], types.Array], beta: float) -> Loss:
-    """Adds beta / |D| times a term of the parameters to the loss's regulariser."""
+    """Adds beta / |D| times a function of the parameters to the loss's regulariser."""
     if not beta:
         return loss
     others = loss.regularizer
 
     def regularizer(params: types.Params, replay_size: types.Array | None) -> types.Array:
         if replay_size is None:
-            raise ValueError("a regulariser needs the batch's replay_size: how many transitions the replay holds")
+            raise ValueError(
+                "a regulariser needs the batch's replay_size: the number of transitions in the replay"
+            )
         value = beta * term(params) / jnp.maximum(replay_size, 1)
         return value if others is None else value + others(params, replay_size)
 
@@ -35,9 +37,10 @@ def with_prior_regularization(loss: Loss, beta: float) -> Loss:
 
 
 def with_head_regularization(loss: Loss, network: epistemic.EpistemicNetwork, beta: float) -> Loss:
-    """Adds beta / |D| times the mean square of the generated last-layer weights A xi + b, as the released code.
+    """Adds beta / |D| times the mean square of the generated last-layer weights A xi + b, as in the released code.
 
-    It samples xi; this is the expectation, c |A_i|^2 + b_i^2 in the mean over weights i, where E[xi xi^T] = c I.
+    That code samples xi; this is the expectation, the mean over weights i of c |A_i|^2 + b_i^2 with E[xi xi^T] = c
+    I.
     """
     if not beta:
         return loss
@@ -46,7 +49,7 @@ def with_head_regularization(loss: Loss, network: epistemic.EpistemicNetwork, be
         raise ValueError("head_regularization needs a generated last layer: use prior_regularization")
 
     def mean_square(params: types.Params) -> types.Array:
-        kernel = params["head"]["kernel"]  # A and, last, b: [features, num_actions, M + 1]
+        kernel = params["head"]["kernel"]  # A, followed by b: [features, num_actions, M + 1]
         variances = second_moment * jnp.sum(kernel[..., :-1] ** 2, axis=-1)
         return jnp.mean(variances + kernel[..., -1] ** 2)
 

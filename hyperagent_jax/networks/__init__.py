@@ -1,7 +1,7 @@
 """Networks.
 
-- torsos: feature networks, and what else serves as one.
-- heads: output layers, the last-layer hypermodel among them.
+- torsos: feature networks, and adapters for other frameworks.
+- heads: output layers, including the last-layer hypermodel.
 - priors: fixed priors.
 - epistemic: the interface of a network with an index, and networks that are linear in it.
 - epinet, hypermodel: networks that are not linear in their index.

@@ -1,4 +1,4 @@
-"""Checks of the arguments that networks are made from."""
+"""Checks the arguments of functions that build networks."""
 
 import math
 import numbers
@@ -24,7 +24,7 @@ def require_index(index: Any) -> None:
 
 
 def require_finite(**scales: Any) -> None:
-    """Raises ValueError unless each of the named scales is a finite number; traced values are not checked."""
+    """Raises ValueError unless all named scales are finite numbers; traced values are not checked."""
     for name, scale in scales.items():
         if isinstance(scale, jax.core.Tracer):
             continue
@@ -34,19 +34,19 @@ def require_finite(**scales: Any) -> None:
 
 
 def require_widths(name: str, widths: Any) -> None:
-    """Raises ValueError unless `widths` are one or more positive whole numbers."""
+    """Raises ValueError unless `widths` is one or more positive whole numbers."""
     is_list = isinstance(widths, tuple | list) and len(widths) > 0
     if not is_list or not all(isinstance(width, numbers.Integral) and int(width) >= 1 for width in widths):
         raise ValueError(f"{name} must be one or more positive widths, got {widths!r}")
 
 
 def example_observation(observation: Any, num_states: int | None = None) -> Any:
-    """Returns zeros of the shape and type of an example observation.
+    """Returns zeros with the shapes and dtypes of an example observation.
 
     Args:
         observation: an array, a number, nested lists of numbers, a jax.ShapeDtypeStruct, or a dict or tuple of
             these.
-        num_states: with integer observations, their number; the example must then be one integer.
+        num_states: number of states for integer observations; the example must then be a single integer.
     """
 
     def zeros(leaf: Any) -> jax.Array:
@@ -66,14 +66,14 @@ def example_observation(observation: Any, num_states: int | None = None) -> Any:
         is_integer = isinstance(example, jax.Array) and jnp.issubdtype(example.dtype, jnp.integer)
         if not is_integer or example.shape:
             raise ValueError(
-                f"num_states is for observations that are one integer, got an example {describe(example)}: "
-                "leave num_states out"
+                f"num_states is for observations that are a single integer, got an example {describe(example)}: "
+                "omit num_states"
             )
     return example
 
 
 def describe(tree: Any) -> str:
-    """Returns the types and shapes of a pytree of arrays in one line, such as float32[8]."""
+    """Returns the dtypes and shapes of a pytree of arrays in one line, such as float32[8]."""
 
     def text(leaf: Any) -> str:
         return f"{np.dtype(leaf.dtype).name}[{', '.join(map(str, leaf.shape))}]"

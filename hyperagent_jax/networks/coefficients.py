@@ -16,8 +16,8 @@ class CoefficientFn(NamedTuple):
     """A function of observation and index that is linear in the index; fixed priors are of this kind.
 
     Attributes:
-        init: maps a key to its parameters.
-        apply: maps (parameters, observation) to coefficients [num_actions, M + 1], the constant last.
+        init: maps a key to parameters.
+        apply: maps (parameters, observation) to coefficients [num_actions, M + 1], with the constant last.
     """
 
     init: Callable[[types.PRNGKey], types.Params]
@@ -25,7 +25,7 @@ class CoefficientFn(NamedTuple):
 
 
 class TorsoAndHead(nn.Module):
-    """Features of an observation and the output layer on them."""
+    """A torso followed by an output layer."""
 
     torso: Any
     head: nn.Module
@@ -39,7 +39,7 @@ def with_head(torso: Any, head: nn.Module, observation: Any) -> CoefficientFn:
     """Puts a head on a torso; parameters are {"torso": ..., "head": ...}.
 
     Args:
-        torso: anything that serves as a torso (see torsos.py).
+        torso: any kind of torso (see torsos.py).
         head: flax.linen module that maps features [H] to coefficients [num_actions, M + 1].
         observation: an example observation.
     """
@@ -64,7 +64,7 @@ def with_head(torso: Any, head: nn.Module, observation: Any) -> CoefficientFn:
 
 
 def ensemble(torso: Any, num_actions: int, num_members: int, observation: Any) -> CoefficientFn:
-    """Makes one plain network per coordinate of the index; parameters have a leading axis of members."""
+    """Builds one plain network per coordinate of the index; parameters have a leading axis of members."""
     member = with_head(torso, heads.plain_linear(num_actions), observation)
 
     def init(key: types.PRNGKey) -> types.Params:

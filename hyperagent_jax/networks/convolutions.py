@@ -1,6 +1,7 @@
 """Convolutional torsos of other systems, for pixels [height, width, channels] in 0..255.
 
-`torsos.AtariConv` is HyperAgent's own. All have an optional dense layer; without it they return the convolutions.
+`torsos.AtariConv` is HyperAgent's. All have an optional dense layer, without which they return the convolutions'
+output.
 """
 
 from collections.abc import Sequence
@@ -13,21 +14,21 @@ from hyperagent_jax import types
 from hyperagent_jax.networks import initializers
 from hyperagent_jax.networks import torsos
 
-# Channels, side of the kernel and stride of every convolution.
+# Channels, kernel size and stride of every convolution.
 NATURE = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
 DATA_EFFICIENT = ((32, 5, 5), (64, 5, 5))
 
 
 class PlainConv(nn.Module):
-    """Convolutions without padding, ReLU, and perhaps a dense layer; PyTorch's and dqn_zoo's initialisation.
+    """Convolutions without padding, with ReLU and an optional dense layer, initialised as in PyTorch and dqn_zoo.
 
     With `NATURE` it is the network of DQN, with `DATA_EFFICIENT` that of DER.
 
     Attributes:
-        layers: channels, side of the kernel and stride of every convolution.
+        layers: channels, kernel size and stride of every convolution.
         dense: width of the dense layer; None for none.
-        divisor: pixels are divided by it.
-        dtype: type of the convolutions' activations; None for float32.
+        divisor: pixels are divided by this.
+        dtype: dtype of the convolutions' activations; None for float32.
     """
 
     SMALLEST_SIDE: ClassVar[int] = 36
@@ -61,15 +62,15 @@ class PlainConv(nn.Module):
 
 
 class ImpalaConv(nn.Module):
-    """BBF's residual network (IMPALA's, four times as wide), its latent scaled to [0, 1] per example.
+    """BBF's residual network (IMPALA's, four times as wide), with its latent scaled to [0, 1] per example.
 
-    A stage is a convolution of 3 x 3, a maximum over 3 x 3 with stride 2 and two residual blocks.
+    A stage is a 3 x 3 convolution, 3 x 3 max pooling with stride 2, and two residual blocks.
 
     Attributes:
         channels: channels of the stages.
         dense: width of the dense layer; None for none.
-        is_flat: whether to return features [H]; otherwise the latent [height, width, channels].
-        dtype: type of the convolutions' activations; None for float32.
+        is_flat: whether to return features [H] rather than the latent [height, width, channels].
+        dtype: dtype of the convolutions' activations; None for float32.
     """
 
     SMALLEST_SIDE: ClassVar[int] = 3

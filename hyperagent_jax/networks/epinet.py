@@ -1,7 +1,7 @@
-"""The epinet: a small network on features, observation and index, added to a plain one.
+"""The epinet: a small network on features, observation and index that is added to a plain network.
 
-It comes in two modules. The first sees only the state, so its result is part of the belief; the second adds an
-index.
+It consists of two modules. The first depends only on the state, so its output is part of the belief; the second
+adds the index.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ from hyperagent_jax.networks import torsos
 
 
 def is_pixels(observation: types.Array) -> bool:
-    """Whether observations are frames of bytes: of these an epinet sees the features only."""
+    """Returns whether observations are frames of bytes, of which an epinet only gets the features."""
     return observation.dtype == jnp.uint8
 
 
@@ -32,7 +32,7 @@ class EpinetInput(nn.Module):
     Attributes:
         width: width of the layer.
         kernel_init: initialiser of the layer's weights.
-        num_states: with integer observations, their number; the epinet's input is then their one-hot code.
+        num_states: number of states for integer observations, which the epinet then gets as one-hot vectors.
     """
 
     width: int
@@ -51,7 +51,7 @@ class EpinetInput(nn.Module):
 
 
 class EpinetOutput(nn.Module):
-    """The rest of the epinet: the index's part of its first layer, and all further layers.
+    """The rest of the epinet: the part of its first layer that depends on the index, and all later layers.
 
     Attributes:
         hidden_sizes: widths of the layers after the first.
@@ -84,9 +84,9 @@ def make_epinet_network(
     posterior_scale: float = 1.0,
     num_states: int | None = None,
 ) -> epistemic.EpistemicNetwork:
-    """Makes ENNDQN's network: a plain one plus an epinet on [features, observation, index] plus a prior.
+    """Builds ENNDQN's network: a plain network plus an epinet on [features, observation, index] plus a prior.
 
-    The epinet does not train the torso: no gradient flows into the features it sees. It has no biases.
+    The epinet does not train the torso: no gradient flows through its input features. It has no biases.
 
     Args:
         torso: maps one observation to features [H], as in `epistemic.make_hyper_network`.
@@ -96,7 +96,7 @@ def make_epinet_network(
         hidden_sizes: widths of the epinet's hidden layers.
         prior: the fixed prior; by default `priors.ensemble_prior()`.
         posterior_scale: factor of the learnable part.
-        num_states: with integer observations, their number.
+        num_states: number of states for integer observations.
     """
     checks.require_widths("hidden_sizes", hidden_sizes)
     checks.require_finite(posterior_scale=posterior_scale)
@@ -104,7 +104,7 @@ def make_epinet_network(
     inputs = epistemic.check_inputs(torso, num_actions, index, observation, prior, num_states)
     observation, functions = inputs.observation, torsos.as_torso(torso)
     features = jnp.zeros(torsos.feature_shape(torso, observation).shape)
-    # Xavier of the first layer as a whole: its inputs are features, observation and index.
+    # Xavier initialisation of the whole first layer, whose inputs are features, observation and index.
     num_seen = num_states or (0 if is_pixels(observation) else jnp.size(observation))
     num_inputs = features.size + num_seen + index.dim
     first_init = nn.initializers.normal(math.sqrt(2 / (num_inputs + hidden_sizes[0])))

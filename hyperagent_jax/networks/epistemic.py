@@ -18,8 +18,8 @@ from hyperagent_jax.networks import torsos
 class EpistemicNetwork(NamedTuple):
     """A network whose Q-values depend on an index; every function is for one example.
 
-    What depends on the observation alone (the belief) is kept apart from what the index adds, so
-    that any number of indices shares one pass through the torso.
+    The part that depends only on the observation (the belief) is separate from the part that depends on the index,
+    so that any number of indices shares one pass through the torso.
 
     Attributes:
         init: maps a key to Variables(params, prior).
@@ -27,12 +27,12 @@ class EpistemicNetwork(NamedTuple):
         posterior: maps (params, observation, prior belief) to the belief.
         value: maps (params, belief, index) to the Q-values [num_actions] to act on and to bootstrap from.
         index: distribution of the index.
-        is_linear: whether beliefs are coefficients [num_actions, index_dim + 1] of a function that is linear in
-            the index, their product with [index, 1]; the exact loss needs it.
-        observation: zeros in the shape of one observation; None if it is not known.
-        distribution: maps (params, belief, index) to the logits [num_actions, num_atoms] of the returns'
+        is_linear: whether beliefs are the coefficients [num_actions, index_dim + 1] of a function that is linear
+            in the index, whose value is their product with [index, 1]; the exact loss needs this.
+        observation: zeros in the shape of one observation; None if unknown.
+        distribution: maps (params, belief, index) to the logits [num_actions, num_atoms] of the return
             distribution, whose mean is `value`; None for networks without one.
-        atoms: the returns that have these probabilities, [num_atoms]; None likewise.
+        atoms: the atoms of the return distribution, [num_atoms]; None likewise.
         belief: method that maps (variables, observation) to the belief: `prior` and `posterior` in one call.
         apply: method that maps (variables, observation, index) to Q-values [num_actions].
     """
@@ -48,7 +48,7 @@ class EpistemicNetwork(NamedTuple):
     atoms: np.ndarray | None = None
 
     def belief(self, variables: types.Variables, observation: Any) -> types.Belief:
-        """Returns everything about one observation that does not depend on the index."""
+        """Returns the belief of one observation, which does not depend on the index."""
         prior = self.prior(variables.prior, observation)
         return self.posterior(variables.params, observation, prior)
 
@@ -61,8 +61,8 @@ def evaluate_coefficients(coefficients: types.Array, index: types.Array) -> type
     """Returns the Q-values [num_actions] of linear coefficients [num_actions, M + 1] at an index [M]."""
     if index.shape != (coefficients.shape[-1] - 1,):
         expected = (coefficients.shape[-1] - 1,)
-        raise ValueError(f"the network's index has the shape {expected}, not {index.shape}")
-    # M is small and a sum of scaled columns fuses into its neighbours on a CPU, which a product would not.
+        raise ValueError(f"the network's index has shape {expected}, got {index.shape}")
+    # M is small, and on a CPU a sum of scaled columns is fused with its neighbours, unlike a matrix product.
     values = coefficients[:, -1]
     for i in range(index.shape[-1]):
         values += coefficients[:, i] * index[i]
@@ -85,7 +85,7 @@ def make_linear_network(
     posterior_scale: float = 1.0,
     observation: Any = None,
 ) -> EpistemicNetwork:
-    """Makes a network whose Q-values are linear in the index.
+    """Builds a network whose Q-values are linear in the index.
 
     Args:
         learnable: the learnable part.
@@ -113,7 +113,7 @@ class NonlinearBelief(NamedTuple):
 
     Attributes:
         coefficients: the part that is linear in the index, [num_actions, M + 1].
-        hidden: what the rest needs of the state.
+        hidden: the state-dependent input of the nonlinear part.
     """
 
     coefficients: types.Array
@@ -128,13 +128,13 @@ def make_nonlinear_network(
     index: indices.IndexDistribution,
     observation: Any = None,
 ) -> EpistemicNetwork:
-    """Makes a network of which a part is not linear in the index.
+    """Builds a network with a part that is not linear in the index.
 
     Args:
         init: maps a key to the learnable parameters.
         prior: the fixed prior.
         posterior: maps (params, observation, the prior's coefficients) to a NonlinearBelief.
-        learnable: maps (params, belief.hidden, index) to what is added to the linear part, [num_actions].
+        learnable: maps (params, belief.hidden, index) to the nonlinear part of the Q-values, [num_actions].
         index: distribution of the index.
         observation: an example observation, if known.
     """
@@ -155,7 +155,7 @@ def check_inputs(
     prior: priors.Prior,
     num_states: int | None,
 ) -> priors.PriorInputs:
-    """Checks what a network is made from, and returns what its prior needs to know."""
+    """Checks the arguments of a network, and returns the inputs of its prior."""
     checks.require_num_actions(num_actions)
     checks.require_index(index)
     priors.require_prior(prior)
@@ -175,21 +175,21 @@ def make_hyper_network(
     posterior_scale: float = 1.0,
     num_states: int | None = None,
 ) -> EpistemicNetwork:
-    """Makes HyperAgent's network: a linear hypermodel on the last layer plus a fixed prior (eq. 3, 13).
+    """Builds HyperAgent's network: a linear hypermodel on the last layer plus a fixed prior (eq. 3, 13).
 
     Args:
-        torso: maps one observation to features [H]: a flax.linen module or what else torsos.py names.
+        torso: maps one observation to features [H]: a flax.linen module or any other kind listed in torsos.py.
         num_actions: number of actions.
         index: distribution of the index.
-        observation: an example observation (its shape and type are used, not its value).
+        observation: an example observation (only its shape and dtype are used).
         prior: the fixed prior; by default `priors.hyper_prior()`.
         head: flax.linen module that maps features [H] to coefficients [num_actions, index_dim + 1]; by default
             `heads.HyperLinear(num_actions, index.dim)`.
         posterior_scale: factor of the learnable part.
-        num_states: with integer observations, their number; the prior is then kept as a table.
+        num_states: number of states for integer observations; the prior is then stored as a table.
 
     Returns:
-        The network; its beliefs are coefficients [num_actions, index_dim + 1].
+        The network, whose beliefs are coefficients [num_actions, index_dim + 1].
     """
     prior = priors.hyper_prior() if prior is None else prior
     inputs = check_inputs(torso, num_actions, index, observation, prior, num_states)
@@ -199,7 +199,7 @@ def make_hyper_network(
 
 
 def make_plain_network(torso: Any, num_actions: int, observation: Any) -> EpistemicNetwork:
-    """Makes a network without index and prior: a torso and a linear layer.
+    """Builds a network without index and prior: a torso and a linear layer.
 
     Args:
         torso: maps one observation to features [H], as in `make_hyper_network`.
@@ -221,7 +221,7 @@ def make_ensemble_network(
     prior: priors.Prior | None = None,
     num_states: int | None = None,
 ) -> EpistemicNetwork:
-    """Makes an ensemble of whole networks; the index e_i chooses member i, so it is linear in the index too.
+    """Builds an ensemble of separate networks; index e_i selects member i, so it is also linear in the index.
 
     Args:
         torso: maps one observation to features [H], as in `make_hyper_network`.
@@ -229,7 +229,7 @@ def make_ensemble_network(
         num_members: M.
         observation: an example observation.
         prior: the fixed prior, such as `priors.ensemble_prior(30.0)`; by default none.
-        num_states: with integer observations, their number; the prior is then kept as a table.
+        num_states: number of states for integer observations; the prior is then stored as a table.
     """
     prior, index = priors.no_prior() if prior is None else prior, indices.make("coordinate", num_members)
     inputs = check_inputs(torso, num_actions, index, observation, prior, num_states)

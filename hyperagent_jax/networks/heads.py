@@ -1,4 +1,4 @@
-"""Output layers: from the features phi(s) of one state to what an index turns into Q-values."""
+"""Output layers: map the features phi(s) of one state to coefficients, from which an index makes Q-values."""
 
 from collections.abc import Callable
 import math
@@ -16,7 +16,7 @@ Initializer = Callable[..., types.Array]
 
 
 def _joined(weight_init: Initializer, mean_init: Initializer) -> Initializer:
-    """Joins an initialiser of A on [H * actions, M] and one of b on [H, actions] into one array."""
+    """Combines an initialiser of A on [H * actions, M] and one of b on [H, actions] for a single array."""
 
     def init(key: types.PRNGKey, shape: tuple[int, ...], dtype: Any = jnp.float32) -> types.Array:
         features, actions, width = shape
@@ -29,7 +29,7 @@ def _joined(weight_init: Initializer, mean_init: Initializer) -> Initializer:
 
 
 def sphere_rows(radius: float) -> Initializer:
-    """Draws every row [M] uniformly on the sphere of that radius."""
+    """Samples every row [M] uniformly from the sphere of that radius."""
 
     def init(key: types.PRNGKey, shape: tuple[int, ...], dtype: Any = jnp.float32) -> types.Array:
         return radius * indices.sphere(shape[1]).sample(key, shape[:1]).astype(dtype)
@@ -38,7 +38,7 @@ def sphere_rows(radius: float) -> Initializer:
 
 
 def sphere_vector(radius: float) -> Initializer:
-    """Draws the whole array, flattened, uniformly on the sphere of that radius."""
+    """Samples the whole flattened array uniformly from the sphere of that radius."""
 
     def init(key: types.PRNGKey, shape: tuple[int, ...], dtype: Any = jnp.float32) -> types.Array:
         return radius * indices.sphere(math.prod(shape)).sample(key, ()).reshape(shape).astype(dtype)
@@ -59,24 +59,24 @@ def learnable_init(mean_init: str = "sphere", radius: float = 1.0) -> Initialize
     A is Xavier normal on [H * actions, M].
 
     Args:
-        mean_init: how b is drawn: as one vector on a "sphere" of the given radius, or "xavier".
-        radius: that radius.
+        mean_init: initialisation of b: as one vector on a "sphere", or "xavier".
+        radius: radius of the sphere.
     """
     return _joined(torsos.xavier_normal, _mean_init(mean_init, radius))
 
 
 def prior_init(mean_init: str = "sphere", radius: float = 1.0) -> Initializer:
-    """Returns the released code's initialiser of the fixed prior: every row of A_0 is on a sphere.
+    """Returns the released code's initialiser of the fixed prior, which draws every row of A_0 on a sphere.
 
     Args:
-        mean_init: how b_0 is drawn, as in `learnable_init`.
+        mean_init: initialisation of b_0, as in `learnable_init`.
         radius: radius of all spheres.
     """
     return _joined(sphere_rows(radius), _mean_init(mean_init, radius))
 
 
 def hyperdqn_init(key: types.PRNGKey, shape: tuple[int, ...], dtype: Any = jnp.float32) -> types.Array:
-    """Initialises as HyperDQN's own code does on DeepSea: A normal with standard deviation 1 / sqrt(H), b zero."""
+    """Initialises as HyperDQN's code does on DeepSea: A normal with standard deviation 1 / sqrt(H), b zero."""
     normal = nn.initializers.normal(1.0 / math.sqrt(shape[0]))
     return _joined(normal, nn.initializers.zeros)(key, shape, dtype)
 
@@ -84,15 +84,15 @@ def hyperdqn_init(key: types.PRNGKey, shape: tuple[int, ...], dtype: Any = jnp.f
 class HyperLinear(nn.Module):
     """Last-layer linear hypermodel `<A xi + b, phi>` (eq. 3), contracted over features first.
 
-    phi A and phi b are the coefficients of a function that is linear in xi, so any number of indices
-    costs one small product each and the generated weights [H, num_actions] never exist. With M = 0 it is a
-    plain linear layer.
+    phi A and phi b are the coefficients of a function that is linear in xi, so every additional index costs one
+    small product, and the generated weights [H, num_actions] are never formed. With M = 0 it is a plain linear
+    layer.
 
     Attributes:
         num_actions: number of actions.
         index_dim: M.
-        kernel_init: makes the array [H, num_actions, M + 1] that holds A and, last, b.
-        bias_init: makes the array [1, num_actions, M + 1] of a generated bias A_2 xi + b_2; None for no
+        kernel_init: initialises the array [H, num_actions, M + 1] that contains A followed by b.
+        bias_init: initialises the array [1, num_actions, M + 1] of a generated bias A_2 xi + b_2; None for no
             bias, as in HyperAgent.
     """
 
@@ -114,7 +114,7 @@ class HyperLinear(nn.Module):
 
 
 def hyperdqn_linear(num_actions: int, index_dim: int) -> HyperLinear:
-    """Makes HyperDQN's head: the last layer's bias is generated too, initialised at zero."""
+    """Builds HyperDQN's head, which also generates the last layer's bias, initialised to zero."""
     return HyperLinear(num_actions, index_dim, hyperdqn_init, nn.initializers.zeros)
 
 
@@ -123,5 +123,5 @@ def _plain_init(key: types.PRNGKey, shape: tuple[int, ...], dtype: Any = jnp.flo
 
 
 def plain_linear(num_actions: int) -> HyperLinear:
-    """Makes a linear layer with bias and without index: features [H] to [num_actions, 1]."""
+    """Builds a linear layer with bias and without index, from features [H] to [num_actions, 1]."""
     return HyperLinear(num_actions, 0, _plain_init, nn.initializers.zeros)

@@ -1,7 +1,7 @@
 """The hypermodel of all layers: a network whose weights are all linear functions of the index.
 
-It comes in two modules. The first sees only the state, so its result is part of the belief; the second adds an
-index.
+It consists of two modules. The first depends only on the state, so its output is part of the belief; the second
+adds the index.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ from hyperagent_jax.networks import torsos
 
 def generated_init(index: indices.IndexDistribution) -> nn.initializers.Initializer:
     """Initialises generated weights A xi + b [M + 1, in, out]: A xi and b each have Xavier's variance."""
-    assert index.second_moment is not None  # make_hypermodel_network refuses others
+    assert index.second_moment is not None  # make_hypermodel_network rejects others
     scale = 1.0 / math.sqrt(index.dim * index.second_moment)
 
     def init(key: types.PRNGKey, shape: tuple[int, ...], dtype: Any = jnp.float32) -> types.Array:
@@ -34,12 +34,12 @@ def generated_init(index: indices.IndexDistribution) -> nn.initializers.Initiali
 
 
 class GeneratedInput(nn.Module):
-    """A generated first layer, before an index is chosen.
+    """A generated first layer, before an index is applied.
 
     Attributes:
         width: width of the layer.
         index: distribution of the index.
-        num_states: with integer observations, their number.
+        num_states: number of states for integer observations.
     """
 
     width: int
@@ -65,9 +65,10 @@ class GeneratedInput(nn.Module):
 
 
 class GeneratedOutput(nn.Module):
-    """The further generated layers and the last-layer hypermodel.
+    """The other generated layers and the last-layer hypermodel.
 
-    `<A xi + b, x>` is one product of [xi_1 x, .., xi_M x, x] with [A_1, .., A_M, b]: no generated weights exist.
+    `<A xi + b, x>` is one product of [xi_1 x, .., xi_M x, x] with [A_1, .., A_M, b]: generated weights are
+    never formed.
 
     Attributes:
         hidden_sizes: widths of the hidden layers after the first.
@@ -110,15 +111,15 @@ def make_hypermodel_network(
     posterior_scale: float = 1.0,
     num_states: int | None = None,
 ) -> epistemic.EpistemicNetwork:
-    """Makes HyperModel: an MLP all of whose weights and biases are linear functions of the index, plus a prior.
+    """Builds HyperModel: an MLP all of whose weights and biases are linear functions of the index, plus a prior.
 
     Args:
         hidden_sizes: widths of the hidden layers.
         num_actions: number of actions.
         index: distribution of the index; its second moment must be isotropic.
         observation: an example observation.
-        prior: the fixed prior; by default `priors.hyper_prior()`. Unless it has a torso of its own, it is on a
-            plain MLP with these hidden layers.
+        prior: the fixed prior; by default `priors.hyper_prior()`. Unless it has its own torso, it uses a plain MLP
+            with these hidden layers.
         head_init: initialiser of the last layer [H, num_actions, M + 1]; by default `heads.learnable_init()`.
         posterior_scale: factor of the learnable part.
         num_states: with integer observations, their number.

@@ -1,8 +1,8 @@
-"""Networks whose dense layers are noisy: Noisy-Net, Rainbow, SANE. Their noise is the index.
+"""Networks with noisy dense layers: Noisy-Net, Rainbow, SANE. The noise is the index.
 
-Noise of a layer with p inputs and q outputs is rank one, f(e_q) f(e_p)^T with f(x) = sign(x) sqrt|x| and normal
-e_p, e_q (https://arxiv.org/abs/1706.10295), so the index has p + q entries per layer, and index 0 is the network
-without noise. What depends on the observation alone, the torso, is the belief.
+The noise of a layer with p inputs and q outputs has rank one, f(e_q) f(e_p)^T with f(x) = sign(x) sqrt|x| and
+normal e_p, e_q (https://arxiv.org/abs/1706.10295), so the index has p + q entries per layer, and index 0 gives the
+network without noise. The torso, which depends only on the observation, is the belief.
 """
 
 from collections.abc import Callable, Sequence
@@ -38,7 +38,7 @@ class NoisyDense(nn.Module):
 
     Attributes:
         features: number of outputs q.
-        noise_std: sigma_0: every sigma starts at sigma_0 / sqrt(p).
+        noise_std: sigma_0; every sigma is initially sigma_0 / sqrt(p).
     """
 
     features: int
@@ -60,7 +60,7 @@ class NoisyDense(nn.Module):
 class StateNoiseDense(nn.Module):
     """SANE's dense layer, for one vector: W = mu_W + sigma(s) f(e_p) f(e_q)^T, b = mu_b + sigma(s) f(e_q).
 
-    With one scalar sigma(s) for all entries the noise of xW + b is sigma(s) (x f(e_p) + 1) f(e_q).
+    With one scalar sigma(s) for all entries, the noise of xW + b is sigma(s) (x f(e_p) + 1) f(e_q).
 
     Attributes:
         features: number of outputs q.
@@ -100,7 +100,7 @@ class NoiseScale(nn.Module):
 def chains(
     num_features: int, hidden_sizes: Sequence[int], num_actions: int, num_atoms: int, dueling: str
 ) -> list[list[int]]:
-    """Widths of the dense layers, input first: a trunk and, where it splits, its streams."""
+    """Returns the widths of the dense layers, input first: a trunk and, if it splits, its streams."""
     outputs = num_actions * num_atoms
     widths = [num_features, *hidden_sizes]
     if dueling == "none":
@@ -110,19 +110,19 @@ def chains(
 
 
 def noise_dim(layers: list[list[int]]) -> int:
-    """Number of entries of the index that these layers take: inputs and outputs of every layer."""
+    """Returns the size of the index that these layers need: the inputs and outputs of every layer."""
     return sum(p + q for chain in layers for p, q in zip(chain[:-1], chain[1:], strict=True))
 
 
 class DenseHead(nn.Module):
-    """Dense layers from features to values, or to logits of a distribution over atoms.
+    """Dense layers from features to values, or to logits of a return distribution over atoms.
 
     Attributes:
         hidden_sizes: widths of the hidden layers.
         num_actions: number of actions.
         num_atoms: number of atoms; 1 for values.
-        dueling: "none"; "shared" for a stream of advantages and one of state values, each one layer on all hidden
-            layers; "separate" when each stream has its own last hidden layer.
+        dueling: "none"; "shared" for streams of advantages and state values, each a single layer on the hidden
+            layers; "separate" if each stream has its own last hidden layer.
         noise: kind of the layers: "factorised", "state" or "none".
         noise_std: see `NoisyDense`.
     """
@@ -136,7 +136,7 @@ class DenseHead(nn.Module):
 
     @nn.compact
     def __call__(self, features: types.Array, scale: types.Array | None, index: types.Array) -> types.Array:
-        """Maps features [H], sigma(s) where there is one, and an index to [num_actions, num_atoms]."""
+        """Maps features [H], sigma(s) if there is one, and an index to [num_actions, num_atoms]."""
         layers = chains(features.shape[-1], self.hidden_sizes, self.num_actions, self.num_atoms, self.dueling)
         place = 0
 
@@ -169,7 +169,7 @@ class DenseHead(nn.Module):
 
 
 class NoisyBelief(NamedTuple):
-    """What a noisy network knows of a state before noise is drawn.
+    """The belief of a noisy network about a state, before noise is applied.
 
     Attributes:
         features: the torso's features, [H].
@@ -194,25 +194,25 @@ def make_noisy_network(
     v_max: float = 10.0,
     dueling: str = "none",
 ) -> epistemic.EpistemicNetwork:
-    """Makes a network of a plain torso and noisy dense layers, without a prior.
+    """Builds a network from a plain torso and noisy dense layers, without a prior.
 
     Args:
         torso: maps one observation to features [H], as in `epistemic.make_hyper_network`.
         num_actions: number of actions.
         observation: an example observation.
-        hidden_sizes: widths of the dense hidden layers on the features; may be none.
-        noise: "factorised" Gaussian noise with learned scales (Noisy-Net, Rainbow), "state" for noise whose one
-            scale is a function of the state (SANE), "none" for a network without index.
+        hidden_sizes: widths of the dense hidden layers on the features; may be empty.
+        noise: "factorised" Gaussian noise with learned scales (Noisy-Net, Rainbow), "state" for noise with a
+            single scale that is a function of the state (SANE), "none" for a network without index.
         noise_std: sigma_0 of factorised noise.
         noise_distribution: distribution of the index: "gaussian", or "truncated_gaussian" at +-2.
         scale_width: width of the hidden layer of SANE's scale.
-        num_atoms: with more than one, values are distributions over as many atoms (C51,
-            https://arxiv.org/abs/1707.06887).
+        num_atoms: number of atoms of the return distribution (C51, https://arxiv.org/abs/1707.06887); 1 for plain
+            values.
         v_max: atoms are evenly spaced in [-v_max, v_max].
         dueling: see `DenseHead`.
 
     Returns:
-        The network; its prior's belief is an array of length 0.
+        The network, whose prior's belief is an empty array.
     """
     value_checks.one_of("noise", noise, NOISES)
     value_checks.one_of("noise_distribution", noise_distribution, NOISE_DISTRIBUTIONS)

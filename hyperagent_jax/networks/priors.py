@@ -1,7 +1,7 @@
-"""Fixed priors: random functions that are added to a network and never learn.
+"""Fixed priors: random functions that are added to a network and never trained.
 
-A prior is given to a network as `prior=`. It learns from the network what to build: its torso, unless it has one
-of its own, the numbers of actions and of index dimensions, and the observations.
+A prior is passed to a network as `prior=`. The network passes it what it needs: its torso, unless the prior has
+its own, the number of actions, the dimension of the index, and the observations.
 """
 
 from collections.abc import Callable
@@ -19,16 +19,16 @@ from hyperagent_jax.networks import torsos
 
 
 class PriorInputs(NamedTuple):
-    """What a network tells its prior.
+    """The inputs that a network passes to its prior.
 
     Attributes:
-        torso: the network's torso, for a prior without one of its own.
+        torso: the network's torso, for a prior without its own.
         num_actions: number of actions.
         index_dim: M.
         observation: an example observation.
-        num_states: with integer observations, their number. The prior is then evaluated once for every state and
-            kept as a table [num_states, num_actions, M + 1], which is what its network would return. As always in
-            JAX, a state beyond the last one reads the last row.
+        num_states: number of states for integer observations. The prior is then evaluated once for every state and
+            stored as a table [num_states, num_actions, M + 1], with the same values. As usual in JAX, indexing
+            clamps states that are out of range.
     """
 
     torso: Any
@@ -43,7 +43,7 @@ class Prior(NamedTuple):
 
     Attributes:
         build: maps PriorInputs to the coefficients that the prior adds.
-        name: the function that made it.
+        name: name of the function that built it.
     """
 
     build: Callable[[PriorInputs], coefficients.CoefficientFn]
@@ -53,13 +53,13 @@ class Prior(NamedTuple):
 def require_prior(prior: Any) -> None:
     """Raises ValueError unless `prior` is a Prior."""
     if not isinstance(prior, Prior):
-        raise ValueError(f"prior must be made by hyper_prior, ensemble_prior or no_prior, got {prior!r}")
+        raise ValueError(f"prior must come from hyper_prior, ensemble_prior or no_prior, got {prior!r}")
 
 
 def _scaled(
     function: coefficients.CoefficientFn, scale: float, num_states: int | None
 ) -> coefficients.CoefficientFn:
-    """Scales a prior; for integer observations its values at all of them become its parameters."""
+    """Scales a prior; for integer observations, its values at all states become its parameters."""
 
     def scaled(params: types.Params, o: Any) -> types.Array:
         return scale * function.apply(params, o)
@@ -75,7 +75,7 @@ def _scaled(
 def _own_torso(torso: Any, inputs: PriorInputs) -> Any:
     if torso is None:
         return inputs.torso
-    torsos.feature_shape(torso, inputs.observation)  # refuses what does not fit
+    torsos.feature_shape(torso, inputs.observation)  # rejects incompatible torsos
     return torso
 
 
@@ -88,18 +88,18 @@ def hyper_prior(
     independent: bool = False,
     torso: Any = None,
 ) -> Prior:
-    """HyperAgent's prior: a linear hypermodel on the last layer of a torso of its own (eq. 13).
+    """Returns HyperAgent's prior: a linear hypermodel on the last layer of a separate torso (eq. 13).
 
     Args:
         scale: factor of the prior.
-        radius: radius of the spheres that the last layer is drawn from.
-        mean_init: how b_0 is drawn: as one vector on a "sphere", or "xavier".
-        unit_norm: whether to scale the coefficients of every state and action to norm 1 and leave out the
-            mean: the prior sigma_0 z_0(s, a) of the tabular analysis, with sigma_0 = `scale`.
-        independent: with `unit_norm` and a network's `num_states`, whether these coefficients are drawn for every
-            state and action by themselves, as there, instead of by a network. A network's values have a large part
-            in common, which learning at some states removes from all of them.
-        torso: the prior's torso; by default a second draw of the network's.
+        radius: radius of the spheres from which the last layer is drawn.
+        mean_init: initialisation of b_0: as one vector on a "sphere", or "xavier".
+        unit_norm: whether to scale the coefficients of every state and action to norm 1 and omit the mean: the
+            prior sigma_0 z_0(s, a) of the tabular analysis, with sigma_0 = `scale`.
+        independent: with `unit_norm` and a network's `num_states`, whether these coefficients are drawn
+            independently for every state and action, as in that analysis, instead of by a network. The values of a
+            network share a large component, which learning at some states removes from all of them.
+        torso: the prior's torso; by default a copy of the network's torso with new random weights.
     """
     checks.require_finite(scale=scale, radius=radius)
     if independent and not unit_norm:
@@ -120,7 +120,7 @@ def hyper_prior(
 
 
 def _independent(num_actions: int, index_dim: int, num_states: int, scale: float) -> coefficients.CoefficientFn:
-    """Makes a prior without mean whose coefficients [M] are uniform on a sphere for every state and action."""
+    """Builds a prior of zero mean whose coefficients [M] are uniform on a sphere for every state and action."""
 
     def init(key: types.PRNGKey) -> types.Array:
         directions = indices.sphere(index_dim).sample(key, (num_states, num_actions))
@@ -130,18 +130,18 @@ def _independent(num_actions: int, index_dim: int, num_states: int, scale: float
 
 
 def _unit_norm(values: types.Array) -> types.Array:
-    """Scales the coefficients [num_actions, M + 1] of every action to norm 1, without a mean."""
+    """Scales the coefficients [num_actions, M + 1] of every action to norm 1 and zero mean."""
     without_mean = values.at[:, -1].set(0.0)
     norm = jnp.linalg.norm(without_mean, axis=-1, keepdims=True)
     return without_mean / jnp.maximum(norm, 1e-20)
 
 
 def ensemble_prior(scale: float = 1.0, *, torso: Any = None) -> Prior:
-    """One fixed random network per coordinate of the index, weighted by it (Ensemble+ and epinets).
+    """Returns a prior of one fixed random network per coordinate of the index, its weight (Ensemble+ and epinets).
 
     Args:
         scale: factor of the prior.
-        torso: the prior's torso; by default further draws of the network's.
+        torso: the prior's torso; by default copies of the network's torso with new random weights.
     """
     checks.require_finite(scale=scale)
 
@@ -155,7 +155,7 @@ def ensemble_prior(scale: float = 1.0, *, torso: Any = None) -> Prior:
 
 
 def no_prior() -> Prior:
-    """The prior that is zero everywhere."""
+    """Returns the prior that is zero everywhere."""
 
     def build(inputs: PriorInputs) -> coefficients.CoefficientFn:
         shape = (inputs.num_actions, inputs.index_dim + 1)

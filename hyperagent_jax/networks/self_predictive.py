@@ -1,4 +1,4 @@
-"""BBF's network: a latent, dueling distributions of returns on it, and a model that predicts later latents."""
+"""BBF's network: a latent, dueling return distributions on it, and a model that predicts later latents."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -43,12 +43,12 @@ class LatentModel(nn.Module):
 
 
 class SelfPredictiveNetwork(NamedTuple):
-    """A network and what its self-prediction needs.
+    """A network and the functions for its self-prediction.
 
     Attributes:
-        network: the network, without index and prior, whose values are distributions.
-        predict: maps (params, observation, actions [K]) to predictions [K, width] of the projections that follow.
-        project: maps (params, observation) to its projection [width].
+        network: the network with return distributions, without index and prior.
+        predict: maps (params, observation, actions [K]) to predictions [K, width] of the following projections.
+        project: maps (params, observation) to the observation's projection [width].
     """
 
     network: epistemic.EpistemicNetwork
@@ -59,13 +59,13 @@ class SelfPredictiveNetwork(NamedTuple):
 def make_self_predictive_network(
     torso: nn.Module, num_actions: int, observation: Any, *, width: int, num_atoms: int = 51, v_max: float = 10.0
 ) -> SelfPredictiveNetwork:
-    """Makes BBF's network.
+    """Builds BBF's network.
 
     Args:
         torso: maps an observation to a latent [h, w, channels] or [H] in [0, 1].
         num_actions: number of actions.
         observation: an example observation.
-        width: width of the projection, the one hidden layer that values and predictions share.
+        width: width of the projection, the only hidden layer, which values and predictions share.
         num_atoms: number of atoms.
         v_max: atoms are evenly spaced in [-v_max, v_max].
     """
@@ -135,5 +135,5 @@ class NormalizedTorso(nn.Module):
 
 
 def hidden_widths(hidden_sizes: Sequence[int]) -> tuple[tuple[int, ...], int]:
-    """Splits widths of layers into those of the torso and that of the projection."""
+    """Splits layer widths into those of the torso and that of the projection."""
     return tuple(hidden_sizes[:-1]) or tuple(hidden_sizes), hidden_sizes[-1]

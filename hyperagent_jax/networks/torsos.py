@@ -5,7 +5,7 @@ A torso is any of
 - a pair (init, apply): a tuple, or an object with these two attributes, with init(key, observation) -> params and
   apply(params, observation) -> features [H]. dm-haiku's `transform` returns such a pair;
 - `from_nnx(lambda rngs: Module(...))` for flax.nnx, `from_equinox(lambda key: Module(...))` for equinox;
-- a function of the observation, which has nothing to learn.
+- a function of the observation without parameters.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,7 +23,7 @@ from hyperagent_jax import rows
 from hyperagent_jax import types
 from hyperagent_jax.networks import checks
 
-# The released code draws every torso weight Xavier normal, not truncated, and starts biases at zero.
+# The released code initialises torso weights as Xavier normal, not truncated, and biases as zero.
 xavier_normal = nn.initializers.variance_scaling(1.0, "fan_avg", "normal")
 
 # Name of the parameter that holds one row per integer state.
@@ -48,15 +48,15 @@ def look_up_row(
 ) -> types.Array:
     """Returns row `state` of the table `ROWS` of a module, which is initialised with the given shape.
 
-    A learner may later put a shorter table in its place, with only the rows that a batch asks for.
+    A learner may later substitute a shorter table that contains only the rows that a batch looks up.
     """
-    if module.has_variable("params", ROWS):  # any number of rows, so no check of its shape
+    if module.has_variable("params", ROWS):  # any number of rows, so its shape is not checked
         return rows.look_up(module.get_variable("params", ROWS), state)
     return rows.look_up(module.param(ROWS, init, shape), state)
 
 
 class OneHot(nn.Module):
-    """The one-hot code of an integer state, without parameters: the features of the tabular analysis."""
+    """One-hot encoding of an integer state, without parameters: the features of the tabular analysis."""
 
     num_states: int
 
@@ -65,10 +65,10 @@ class OneHot(nn.Module):
 
 
 class OneHotMlp(nn.Module):
-    """`Mlp` on the one-hot code of an integer state, without the one-hot.
+    """`Mlp` on the one-hot encoding of an integer state, without forming the one-hot vector.
 
-    The first layer is a row lookup (see `look_up_row`); all other parameters have the shapes of `Mlp`. As always
-    in JAX, a state beyond the last one reads the last row.
+    The first layer is a row lookup (see `look_up_row`); all other parameters have the shapes of `Mlp`. As usual in
+    JAX, indexing clamps states that are out of range.
     """
 
     num_states: int
@@ -86,7 +86,7 @@ class OneHotMlp(nn.Module):
 class TransposedDense(nn.Module):
     """`nn.Dense` for one vector, with its kernel as [features, inputs].
 
-    In this order the kernel's second derivatives, which a gradient penalty takes, come out as they are stored.
+    In this layout, the kernel's second derivatives, which a gradient penalty takes, need no transposition.
     """
 
     features: int
@@ -98,15 +98,17 @@ class TransposedDense(nn.Module):
 
 
 class SmallConv(nn.Module):
-    """One 3 x 3 convolution of 16 channels on a small picture, then dense layers: Young and Tian's for MinAtar.
+    """A 3 x 3 convolution of 16 channels on a small image, then dense layers: Young and Tian's network for
+    MinAtar.
 
-    Pictures are [height, width, channels] of booleans, or of whole numbers up to about ten, as MiniGrid's symbols.
-    The convolution is written as patches and one product: XLA's own is several times slower inside a loop on CPU.
+    Images are [height, width, channels] of booleans, or of whole numbers up to about ten, such as MiniGrid's
+    symbols. The convolution is written as patches and one product: XLA's convolution is several times slower in a
+    loop on CPU.
 
     Attributes:
         features: widths of the dense layers.
         channels: channels of the convolution.
-        dtype: type of the convolution's activations; None for float32.
+        dtype: dtype of the convolution's activations; None for float32.
     """
 
     SMALLEST_SIDE: ClassVar[int] = 3
@@ -133,12 +135,12 @@ class SmallConv(nn.Module):
 class AtariConv(nn.Module):
     """The convolutional network of DQN on [height, width, channels] pixels in 0..255.
 
-    As in the released code the pixels enter unscaled and the flat convolution outputs are scaled to
+    As in the released code, pixels are not scaled, and the flattened output of the convolutions is scaled to
     [0, 1] per example before the dense layer. Height and width must be at least `SMALLEST_SIDE`.
 
     Attributes:
         dense: width of the dense layer; None for none.
-        dtype: type of the convolutions' activations; None for float32.
+        dtype: dtype of the convolutions' activations; None for float32.
     """
 
     SMALLEST_SIDE: ClassVar[int] = 36
@@ -182,7 +184,7 @@ class Torso(NamedTuple):
 
 
 def from_nnx(make: Callable[[nnx.Rngs], nnx.Module]) -> Torso:
-    """Makes a torso of a flax.nnx module.
+    """Turns a flax.nnx module into a torso.
 
     Args:
         make: maps nnx.Rngs to a module, for example `lambda rngs: MyTorso(64, rngs=rngs)`. All variables of the
@@ -193,7 +195,7 @@ def from_nnx(make: Callable[[nnx.Rngs], nnx.Module]) -> Torso:
         graph, params, *others = nnx.split(module, nnx.Param, ...)
         if jax.tree.leaves(others):
             raise ValueError(
-                "a torso may have no variables but nnx.Param: leave out Dropout, BatchNorm and recurrent state"
+                "a torso may only have variables of type nnx.Param: remove Dropout, BatchNorm and recurrent state"
             )
         return graph, params
 
@@ -209,7 +211,7 @@ def _is_float_array(leaf: Any) -> bool:
 
 
 def from_equinox(make: Callable[[types.PRNGKey], Any]) -> Torso:
-    """Makes a torso of an equinox module; its arrays of floats are the parameters.
+    """Turns an equinox module into a torso; its floating-point arrays are the parameters.
 
     Args:
         make: maps a key to a module, for example `lambda key: eqx.nn.MLP(8, 64, 64, 2, key=key)`.
@@ -229,7 +231,7 @@ def from_equinox(make: Callable[[types.PRNGKey], Any]) -> Torso:
 
 
 def apply_linen(module: nn.Module, params: types.Params, *inputs: Any) -> Any:
-    """Applies a flax.linen module that has no variables but parameters."""
+    """Applies a flax.linen module that has only parameters and no other variables."""
     return module.apply({"params": params}, *inputs)
 
 
@@ -238,7 +240,7 @@ def _from_linen(module: nn.Module) -> Torso:
         variables = module.init(key, observation)
         if others := sorted(set(variables) - {"params"}):
             raise ValueError(
-                f"a torso may have no variables but params, this one has {', '.join(others)}: leave out Dropout, "
+                f"a torso may only have params, this one also has {', '.join(others)}: remove Dropout, "
                 "BatchNorm and recurrent state"
             )
         return variables.get("params", {})
@@ -256,24 +258,24 @@ def _from_pair(init: Callable[..., Any], apply: Callable[..., Any]) -> Torso:
 
 
 def is_linen_or_function(torso: Any) -> bool:
-    """Whether a flax.linen module can hold the torso as a part of it: a linen module, or a function."""
+    """Returns whether the torso can be a submodule of a flax.linen module: a linen module, or a function."""
     return isinstance(torso, nn.Module) or not (isinstance(torso, tuple) or hasattr(torso, "init"))
 
 
 def as_torso(torso: Any) -> Torso:
-    """Returns anything that serves as a torso as pure functions; ValueError if it does not."""
+    """Converts any kind of torso to pure functions; raises ValueError for anything else."""
     if isinstance(torso, nn.Module):
         return _from_linen(torso)
     classes = torso.__mro__ if inspect.isclass(torso) else type(torso).__mro__
     packages = {cls.__module__.split(".")[0] for cls in classes if cls.__name__ == "Module"}
     if nnx.Module in classes:
         raise ValueError(
-            "a flax.nnx module holds its own weights, which would stay fixed: use "
+            "a flax.nnx module holds its own weights, which would not be trained: use "
             "torsos.from_nnx(lambda rngs: MyTorso(..., rngs=rngs))"
         )
     if "equinox" in packages:
         raise ValueError(
-            "an equinox module holds its own weights, which would stay fixed: use "
+            "an equinox module holds its own weights, which would not be trained: use "
             "torsos.from_equinox(lambda key: MyTorso(..., key=key))"
         )
     if inspect.isclass(torso):
@@ -288,10 +290,10 @@ def as_torso(torso: Any) -> Torso:
 
 
 def feature_shape(torso: Any, observation: Any) -> jax.ShapeDtypeStruct:
-    """Returns the shape and type of a torso's features; ValueError if they are not [H].
+    """Returns the shape and dtype of a torso's features; raises ValueError unless the shape is [H].
 
     Args:
-        torso: anything that serves as a torso.
+        torso: any kind of torso.
         observation: an example observation.
     """
     functions = as_torso(torso)
@@ -305,7 +307,7 @@ def feature_shape(torso: Any, observation: Any) -> jax.ShapeDtypeStruct:
         if str(error).startswith("a torso may"):
             raise
         raise _refusal(observation, error) from error
-    except Exception as error:  # whatever a torso of any framework raises
+    except Exception as error:  # torsos of any framework may raise anything
         raise _refusal(observation, error) from error
     if not isinstance(shape, jax.ShapeDtypeStruct):
         raise ValueError(f"features must be one array [H], the torso returned {shape!r}")
