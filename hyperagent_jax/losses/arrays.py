@@ -3,7 +3,6 @@
 import chex
 import jax
 import jax.numpy as jnp
-import rlax
 
 from hyperagent_jax import rows
 from hyperagent_jax import types
@@ -42,8 +41,7 @@ def optimistic_td_error(
     else:
         chex.assert_equal_shape([q_t, q_t_selector])
         v_t = jax.vmap(rows.of_action)(q_t, jnp.argmax(q_t_selector, axis=-1))
-    errors = jax.vmap(rlax.td_learning, (None, None, None, 0))(q_tm1, r_t, discount_t, v_t)
-    return jnp.max(errors)
+    return jnp.max(jax.lax.stop_gradient(r_t + discount_t * v_t) - q_tm1)
 
 
 def exact_td_loss(

@@ -1,11 +1,10 @@
 """The loss of networks with return distributions over atoms (C51, https://arxiv.org/abs/1707.06887)."""
 
-from typing import cast
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import rlax
 
 from hyperagent_jax import binding
 from hyperagent_jax import checks
@@ -17,6 +16,13 @@ from hyperagent_jax.losses import td
 from hyperagent_jax.losses.base import Loss
 from hyperagent_jax.losses.base import LossNoise
 from hyperagent_jax.networks import epistemic
+
+
+def _rlax() -> Any:
+    """Imports rlax on first use: with what it imports, it would be a third of the time that this package takes."""
+    with jax.ensure_compile_time_eval():  # what modules compute when they are imported is not part of a trace
+        import rlax
+    return rlax
 
 
 def categorical_loss(
@@ -58,11 +64,11 @@ def categorical_loss(
     # rlax only gets the row of the action taken to choose from: see rows.py.
     chosen, first = rows.of_action(logits_tm1, t.a_tm1)[None], np.zeros((), np.int32)
     if not double_q:
-        return rlax.categorical_q_learning(atoms, chosen, first, reward, t.discount_t, atoms, logits_t)
+        return _rlax().categorical_q_learning(atoms, chosen, first, reward, t.discount_t, atoms, logits_t)
     online = jax.lax.stop_gradient(params)
     selector = target_index if noise.selector_indices is None else noise.selector_indices[0]
     q_t = network.value(online, network.posterior(online, t.o_t, prior_t), selector)
-    return rlax.categorical_double_q_learning(atoms, chosen, first, reward, t.discount_t, atoms, logits_t, q_t)
+    return _rlax().categorical_double_q_learning(atoms, chosen, first, reward, t.discount_t, atoms, logits_t, q_t)
 
 
 def make_categorical_loss(
