@@ -113,7 +113,7 @@ def check(commands):
             try:
                 flags.FLAGS.unparse_flags()
                 flags.FLAGS(command)
-                if "grid" in flags.FLAGS and flags.FLAGS.grid:
+                if "grid" in flags.FLAGS and (flags.FLAGS.grid or "").startswith(("{", "[", "results/")):
                     sweep.read(flags.FLAGS.grid)
             except Exception as error:
                 print(" ".join(command), "->", error, flush=True)
@@ -132,8 +132,12 @@ for script, commands in json.load(sys.stdin).items():
 
 
 def _commands():
-    """Yields the commands of all pages as lists of words."""
+    """Yields the commands of all pages as lists of words, those in the text too."""
     for page in PAGES:
+        for code in re.findall(
+            r"`((?:[A-Z_]+=\S+ )*(?:python experiments/|make )[^`]+)`", FENCE.sub("", _text(page))
+        ):
+            yield page.name, shlex.split(code.replace(" ...", ""))
         for block in _blocks(page, "bash"):
             pending = ""
             for line in block.splitlines():

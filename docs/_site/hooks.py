@@ -19,6 +19,8 @@ PACKAGE = "hyperagent_jax"
 LINK = re.compile(r"(\[(?:[^\[\]]|\[[^\]]*\])*\]\()([^()\s]+)(\))")
 FENCE = re.compile(r"^(```|~~~).*?^\1[^\n]*$", re.MULTILINE | re.DOTALL)
 FORMULA = re.compile(r'<(span|div) class="arithmatex">\\([(\[])(.*?)\\[)\]]</\1>', re.DOTALL)
+# The first item of a list right after a line of text, which Markdown takes for one paragraph and GitHub does not.
+LIST = re.compile(r"^(?![-*|#\s]|\d+\. )(.+\n)(?=(?:- |1\. ))", re.MULTILINE)
 LANGUAGES = {".py": "python", ".yml": "yaml", ".toml": "toml", ".cff": "yaml", "": "text"}
 
 # The API reference: title, modules. A package stands for all its modules.
@@ -80,7 +82,7 @@ def on_files(files, config):
 
 
 def on_page_markdown(markdown, page, config, files):
-    """Points links of a page to the copies in the site."""
+    """Points links of a page to the copies in the site, and starts lists where GitHub does."""
     source = _source(page.file.src_uri)
     if source is None:
         return markdown
@@ -92,7 +94,7 @@ def on_page_markdown(markdown, page, config, files):
             return match[0]
         return f"{match[1]}{posixpath.relpath(_uri(path), here or '.')}{anchor}{match[3]}"
 
-    return _outside_fences(lambda text: LINK.sub(rewrite, text), markdown)
+    return _outside_fences(lambda text: LIST.sub(r"\1\n", LINK.sub(rewrite, text)), markdown)
 
 
 def on_page_content(html, page, config, files):
