@@ -11,6 +11,7 @@ import re
 import urllib.parse
 
 from latex2mathml import converter
+from mkdocs import exceptions
 from mkdocs.structure import files as mkdocs_files
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -61,7 +62,12 @@ REFERENCE = {
 
 
 def on_config(config):
-    """Appends the API reference to the navigation."""
+    """Appends the API reference to the navigation; refuses one that lacks a module."""
+    there = {
+        path.stem for path in (ROOT / PACKAGE).iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()
+    }
+    if missing := there - {"__init__"} - {name for names in REFERENCE.values() for name in names}:
+        raise exceptions.PluginError(f"the API reference lacks {', '.join(sorted(missing))}: add it to REFERENCE")
     pages = [{title: _reference_path(title)} for title in REFERENCE]
     config.nav = [*config.nav, {"API reference": pages}]
     return config
