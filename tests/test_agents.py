@@ -124,6 +124,10 @@ def test_tried_share_follows_the_batch_and_changes_nothing_else():
     )
     state, plain_state = (agent.learner.init(jax.random.key(0)) for agent in (optimistic, plain))
     rng = np.random.default_rng(0)
+    # Before it has learned anything all shares are 1.
+    params = jax.tree.map(lambda x: x + 0.3 * rng.normal(size=x.shape).astype(np.float32), plain_state.params)
+    plain_state = plain_state._replace(params=params)
+    state = state._replace(params={**params, "tried_share": state.params["tried_share"]})
     observations, actions = rng.integers(0, STATES.num_states, 16), rng.integers(0, STATES.num_actions, 16)
     batch = types.Batch(
         types.Transition(
@@ -148,4 +152,9 @@ def test_tried_share_follows_the_batch_and_changes_nothing_else():
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-7), gradient, plain_gradient)
     beliefs = jax.vmap(plain.network.belief, (None, 0))(plain.learner.variables(plain_state), observations)
     shares = np.linalg.norm(np.asarray(beliefs)[np.arange(16), actions, :-1], axis=-1)  # the prior's norm is 1
-    assert float(own) == pytest.approx(-np.mean(shares), rel=1e-5)  # the parameter is 0
+    assert np.all(shares > 0)
+    assert float(own) == pytest.approx(-1.0)  # the parameter is 0, below all of them
+    # It comes to rest at their median, whatever the largest are.
+    for tried, expected in ((np.mean(np.sort(shares)[7:9]), 0.0), (99.0, 1.0)):
+        at = state._replace(params={**state.params, "tried_share": jnp.float32(tried)})
+        assert float(gradient_of(optimistic, at)[1]["tried_share"]) == pytest.approx(expected)

@@ -10,6 +10,7 @@ from hyperagent_jax.agents import hyperagent
 from hyperagent_jax.environments import base as environments_base
 from hyperagent_jax.replay import ring as ring_lib
 from hyperagent_jax.runners import core as core_lib
+from hyperagent_jax.runners import scales
 
 SPEC = types.EnvironmentSpec(num_actions=2, observation_shape=(), num_states=9)
 
@@ -109,3 +110,51 @@ def test_losses_become_priorities():
     # The weights of the second update reach the parameters.
     for ours, theirs in zip(jax.tree.leaves(learned.learner.params), jax.tree.leaves(learner.params), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-6)
+
+
+def test_rewards_are_divided_by_the_largest_return_or_by_the_smallest_unit():
+    def unit(largest, smallest):
+        scale = scales.ReturnScale(jnp.zeros(()), jnp.array(largest))
+        rewards = jnp.array([8.0, -4.0])
+        batch = types.Batch(types.Transition(*[jnp.zeros(2)] * 2, rewards, *[jnp.zeros(2)] * 3))
+        normalized = scale.normalize(batch, smallest).transitions.r_t
+        np.testing.assert_allclose(normalized[0], -2 * normalized[1], rtol=1e-6)
+        return float(8.0 / normalized[0])
+
+    # Nothing seen: 1, or the smallest unit. A small return counts only where there is no smallest unit.
+    assert [unit(0.0, 0.0), unit(0.5, 0.0), unit(4.0, 0.0)] == [1.0, 0.5, 4.0]
+    assert [unit(0.0, 1.0), unit(0.5, 1.0), unit(4.0, 1.0), unit(0.5, 2.0)] == [1.0, 1.0, 4.0, 2.0]
+
+
+def test_the_network_is_told_where_observations_are():
+    """Moments as numpy has them, told at the first learning and whenever there are twice as many."""
+    spec = types.EnvironmentSpec(num_actions=2, observation_shape=(3,))
+    config = hyperagent.Config(
+        hidden_sizes=(4,),
+        batch_size=4,
+        replay_capacity=40,
+        unit_prior=True,
+        separate_uncertainty=True,
+        wave_frequency=2.0,
+    )
+    core = core_lib.make_core(hyperagent.make_agent(config, spec), stores_prior=True)
+    assert not core.setup.stores_prior  # it would be out of date
+    rng = np.random.default_rng(0)
+    observations = np.concatenate([rng.normal([5.0, 0.0], [3.0, 0.01], (9, 2)), np.full((9, 1), 7.0)], axis=1)
+    observations = jnp.asarray(observations, jnp.float32)
+    state = core.init(prng.hash_key(jax.random.key(0)), observations[0], None)
+    noise = core.draw(jax.random.key(1))
+    observe, learn = jax.jit(core.observe), jax.jit(core.learn)
+    told = None
+    for i in range(1, 9):
+        timestep = environments_base.transition(observations[i], jnp.zeros(()), False)
+        state, _ = observe(state, jnp.array(0), timestep, noise)  # i observations: all but the newest
+        state, _ = learn(state, core_lib.zero_metrics(), noise)
+        if i in (1, 2, 4, 8):
+            std = np.std(observations[:i], axis=0)
+            told = (np.mean(observations[:i], axis=0), np.where(std > 1e-6, std, 1.0))  # constant entries: 1
+        learner = state.learner
+        for part in (learner.params["uncertainty"], learner.target_params["uncertainty"], learner.prior):
+            np.testing.assert_allclose(part["torso"]["observation_mean"], told[0], rtol=1e-4, atol=1e-6)
+            np.testing.assert_allclose(part["torso"]["observation_std"], told[1], rtol=1e-3)
+    assert "observation_mean" not in state.learner.params["mean"]["torso"]

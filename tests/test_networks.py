@@ -28,11 +28,12 @@ def assert_std(samples, expected):
 def make_network(num_states=10, hidden=(8, 6), num_actions=3, dim=4, table=False, prior_scale=1.0, **kwargs):
     """A small network; `table` says whether its prior is kept as one."""
     kwargs.setdefault("prior", priors.hyper_prior(prior_scale))
+    observation = kwargs.pop("observation", STATE)
     return epistemic.make_hyper_network(
-        torsos.OneHotMlp(num_states, hidden),
+        torsos.OneHotMlp(num_states, hidden) if observation is STATE else torsos.Mlp(hidden),
         num_actions,
         indices.gaussian(dim),
-        STATE,
+        observation,
         num_states=num_states if table else None,
         **kwargs,
     )
@@ -405,3 +406,62 @@ def test_initial_spread_of_q_values(size, expected, tolerance):
 
     variances = jax.lax.map(spread, jax.random.split(prng.hash_key(jax.random.key(0)), 8))
     assert np.sqrt(np.mean(variances)) == pytest.approx(expected, abs=tolerance)
+
+
+def test_a_mean_and_an_uncertainty_of_their_own():
+    """Coefficients by hand, and neither loss moves the other's parameters."""
+    network = make_network(uncertainty_torso=torsos.OneHotMlp(10, (5, 7)), prior=priors.no_prior(), dim=2)
+    variables = network.init(jax.random.key(0))
+    assert variables.params["uncertainty"]["head"]["kernel"].shape == (7, 3, 2)
+    np.testing.assert_array_equal(variables.params["uncertainty"]["head"]["kernel"], 0.0)
+    params = jax.tree.map(lambda x: x + 0.5, variables.params)
+    variables = variables._replace(params=params)
+    belief = network.belief(variables, jnp.array(3))
+    for part, columns in (("mean", slice(2, 3)), ("uncertainty", slice(0, 2))):
+        p = params[part]
+        x = np.maximum(p["torso"]["rows"][3] + p["torso"]["bias"], 0)
+        x = np.maximum(x @ p["torso"]["layer_1"]["kernel"] + p["torso"]["layer_1"]["bias"], 0)
+        expected = np.einsum("i,iam->am", x, p["head"]["kernel"]) + (p["head"]["bias"][0] if part == "mean" else 0)
+        np.testing.assert_allclose(belief[:, columns], expected, rtol=1e-5)
+    mean, uncertainty = (
+        jax.grad(lambda p, c=c: jnp.sum(network.belief(variables._replace(params=p), jnp.array(3))[:, c] ** 2))(
+            params
+        )
+        for c in (2, slice(0, 2))
+    )
+    for gradient, own, other in ((mean, "mean", "uncertainty"), (uncertainty, "uncertainty", "mean")):
+        assert all(np.any(leaf) for leaf in jax.tree.leaves(gradient[own]))
+        assert not any(np.any(leaf) for leaf in jax.tree.leaves(gradient[other]))
+
+
+def test_waves_make_a_prior_that_differs_between_observations():
+    """Observations of MountainCar: without biases ReLU layers see little but the sign of the position."""
+    rng = np.random.default_rng(0)
+    observations = rng.uniform([-1.2, -0.07], [0.0, 0.07], (50, 2)).astype(np.float32)
+    waves = torsos.WaveMlp((), 64, frequencies=(0.5, 3.0))
+
+    def alignment(torso, is_standardised):  # the length of the average of unit vectors; 1 if all are the same
+        prior = priors.hyper_prior(unit_norm=True, torso=torso)
+        network = make_network(prior=prior, uncertainty_torso=torso, table=False, observation=observations[0])
+
+        def one(key):
+            fixed = network.init(key).prior
+            if is_standardised:
+                fixed = torsos.standardize(fixed, observations.mean(0), observations.std(0))
+            z = jax.vmap(network.prior, (None, 0))(fixed, observations)[..., :-1]
+            return jnp.mean(jnp.linalg.norm(jnp.mean(z, axis=0), axis=-1))
+
+        return float(jnp.mean(jax.jit(jax.vmap(one))(jax.random.split(jax.random.key(0), 20))))
+
+    assert alignment(torsos.Mlp((64, 64)), False) > 0.95
+    assert alignment(waves, True) < 0.6
+
+    params = waves.init(jax.random.key(0), observations[0])["params"]
+    assert torsos.needs_standardizing(params) and not torsos.needs_standardizing({"rows": 0.0})
+    mean, std = np.array([1.0, 2.0]), np.array([0.5, 4.0])
+    features = torsos.apply_linen(waves, torsos.standardize(params, mean, std), observations[0])
+    expected = np.cos((observations[0] - mean) / std @ params["waves"]["kernel"] + params["waves"]["bias"])
+    np.testing.assert_allclose(features, expected, rtol=1e-5, atol=1e-5)
+    # Frequencies are log-uniform: a direction of two entries has an average squared length of 2.
+    lengths = np.linalg.norm(draw_kernels(torsos._wave_kernel_init(0.5, 3.0), (2, 64), 50), axis=1)
+    assert np.mean(np.log(lengths)) == pytest.approx(np.log(1.5) / 2 + 0.058, abs=0.05)

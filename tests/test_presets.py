@@ -43,6 +43,7 @@ BASE = dict(
     importance_beta_steps=0,
     double_q=True,
     normalize_returns=False,
+    smallest_return_unit=0.0,
     n_step=1,
     torso="auto",
     conv_dtype="float32",
@@ -72,6 +73,8 @@ HYPERAGENT = dict(
     posterior_scale=1.0,
     prior_std=1.0,
     mean_init="sphere",
+    separate_uncertainty=False,
+    wave_frequency=0.0,
 )
 ENSEMBLE = dict(
     **BASE,
@@ -135,7 +138,9 @@ EXPECTED = {
         {
             **PRIORITIZED,
             **dict(num_ois=1, independent_prior=True, discount=0.985),
-            **dict(residual=1.0, prior_scale=1.0, importance_beta=0.5, tried_factor=2.0),
+            **dict(residual=1.0, prior_scale=1.0, importance_beta=0.5, tried_factor=2.0, target_period=20),
+            **dict(separate_uncertainty=True, wave_frequency=3.0),
+            **dict(normalize_returns=True, smallest_return_unit=1.0),
         },
     ),
     "ddqn": (ddqn.Config, dict(**BASE, epsilon_start=1.0, epsilon_end=0.05, epsilon_updates=10_000), {}),

@@ -135,8 +135,17 @@ def numpy_hypermodel(params, observation, index):
     return x @ (rest["head"] @ extended)
 
 
+def numpy_separate(params, observation, index):
+    """A plain network for the mean, one of its own for what the index multiplies."""
+    uncertainty = params["uncertainty"]
+    features = numpy_torso(uncertainty["torso"], observation)
+    coefficients = np.einsum("i,iam->am", features, uncertainty["head"]["kernel"])
+    return numpy_hyper(params["mean"], observation, np.zeros(0)) + coefficients @ index
+
+
 LEARNABLE = {
     **dict.fromkeys(("hyperagent", "hyperagent_ois", *UNIT_PRIORS, "hyperdqn", "ddqn"), numpy_hyper),
+    "hyperagent_optimistic": numpy_separate,
     **dict.fromkeys(ENSEMBLES, numpy_ensemble),
     "enndqn": numpy_epinet,
     "hypermodel": numpy_hypermodel,

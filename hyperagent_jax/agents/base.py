@@ -89,9 +89,12 @@ class Config:
         normalize_returns: whether updates divide rewards by the largest absolute value so far of the running
             return, the sum of an episode's rewards in which earlier rewards are discounted. prior_scale is then in
             units of that value, and scaling all rewards changes nothing. Small costs before the first gain are
-        scaled up as much as the gain would be. n_step: number of rewards that a transition sums before it
-        bootstraps. torso: "auto" chooses by the observation: a table for integers, "mlp" for vectors, "small_conv"
-            for small images, "atari_conv" for pixels; or one of these three. The convolutions of other systems are
+            scaled up as much as the gain would be.
+        smallest_return_unit: with normalize_returns, rewards are divided by at least this value, so small costs
+            before the first gain stay small. Scaling all rewards then changes nothing once returns are larger.
+        n_step: number of rewards that a transition sums before it bootstraps.
+        torso: "auto" chooses by the observation: a table for integers, "mlp" for vectors, "small_conv" for small
+            images, "atari_conv" for pixels; or one of these three. The convolutions of other systems are
             "nature_conv" (DQN), "nature_conv_unscaled" (DQN on 0 to 255), "data_efficient_conv" (DER) and
             "impala_conv" (BBF).
         conv_dtype: dtype of the convolutions' activations, "float32" or "bfloat16", which takes less memory;
@@ -123,6 +126,7 @@ class Config:
     importance_beta_steps: int = 0
     double_q: bool = True
     normalize_returns: bool = False
+    smallest_return_unit: float = 0.0
     n_step: int = 1
     torso: str = "auto"
     conv_dtype: str = "float32"
@@ -147,7 +151,7 @@ class Config:
         self.require(
             1, "batch_size", "updates_per_step", "update_period", "target_period", "replay_capacity", "n_step"
         )
-        self.require(0, "learning_rate", "min_replay", "importance_beta_steps")
+        self.require(0, "learning_rate", "min_replay", "importance_beta_steps", "smallest_return_unit")
         self.require(0, "max_grad_norm", is_finite=False)
         self.require(0, "prior_regularization", "head_regularization", "gradient_penalty")
         self.require(1e-12, "adam_eps")

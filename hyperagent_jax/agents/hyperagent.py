@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 import dataclasses
+import functools
+from typing import Any
 
 from hyperagent_jax import indices
 from hyperagent_jax import losses
@@ -12,6 +14,10 @@ from hyperagent_jax.networks import epistemic
 from hyperagent_jax.networks import heads
 from hyperagent_jax.networks import hypermodel
 from hyperagent_jax.networks import priors
+from hyperagent_jax.networks import torsos
+
+# The highest over the lowest frequency of the waves.
+_WAVE_SPAN = 6.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,6 +53,12 @@ class Config(base.Config):
         prior_std: scale of the fixed prior's last layer (does not apply to an epinet's prior).
         mean_init: initialisation of b and of the prior's b_0: as one vector on a "sphere" of radius prior_std, or
             "xavier".
+        separate_uncertainty: whether the coefficients that the index multiplies have a torso of their own. The
+            mean is then Double DQN's, which neither the prior nor the uncertainty can harm.
+        wave_frequency: with separate_uncertainty and vector observations, if positive, these coefficients and
+            their prior see random waves of up to this frequency per standard deviation of the observations, so
+            that the prior differs from one observation to the next. That of ReLU layers may hardly do so; what is
+            learned at a few observations then removes it everywhere.
     """
 
     network: str = "last_layer"
@@ -69,27 +81,35 @@ class Config(base.Config):
     posterior_scale: float = 1.0
     prior_std: float = 1.0
     mean_init: str = "sphere"
+    separate_uncertainty: bool = False
+    wave_frequency: float = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.require(1, "index_dim", "num_indices", "num_ois")
         self.require(0, "sigma", "residual", "prior_scale", "posterior_scale", "prior_std")
         self.require(0, "resample_probability", high=1)
+        self.require(0, "wave_frequency")
         if self.network not in NETWORKS:
             raise ValueError(f"network must be one of {', '.join(NETWORKS)}, got {self.network!r}")
+        if self.separate_uncertainty and self.network != "last_layer":
+            raise ValueError(f"separate_uncertainty is for network=last_layer, got network={self.network}")
+        if self.wave_frequency and not self.separate_uncertainty:
+            raise ValueError("wave_frequency is for the uncertainty's own torso: use separate_uncertainty=True")
         if self.independent_prior and not self.unit_prior:
             raise ValueError("independent_prior needs unit_prior: use both, or neither")
         self.require_widths("epinet_hidden_sizes")
         self.require_widths("epinet_prior_hidden_sizes")
 
 
-def _hyper_prior(config: Config) -> priors.Prior:
+def _hyper_prior(config: Config, torso: Any = None) -> priors.Prior:
     return priors.hyper_prior(
         config.prior_scale,
         radius=config.prior_std,
         mean_init=config.mean_init,
         unit_norm=config.unit_prior,
         independent=config.independent_prior,
+        torso=torso,
     )
 
 
@@ -102,16 +122,29 @@ def _make_last_layer(
     else:
         kernel_init = heads.learnable_init(config.mean_init, config.prior_std)
         head = heads.HyperLinear(spec.num_actions, index.dim, kernel_init)
+    uncertainty_torso, prior_torso = _uncertainty_torsos(config, spec, torso)
     return epistemic.make_hyper_network(
         torso,
         spec.num_actions,
         index,
         observation,
-        prior=_hyper_prior(config),
+        prior=_hyper_prior(config, prior_torso),
         head=head,
         posterior_scale=config.posterior_scale,
         num_states=spec.num_states,
+        uncertainty_torso=uncertainty_torso,
     )
+
+
+def _uncertainty_torsos(config: Config, spec: types.EnvironmentSpec, torso: Any) -> tuple[Any, Any]:
+    """Returns the torso of the coefficients and that of their prior; None for a second draw of the former."""
+    if not config.separate_uncertainty:
+        return None, None
+    if not config.wave_frequency or spec.num_states is not None or len(spec.observation_shape) != 1:
+        return torso, None
+    width, frequencies = config.hidden_sizes[-1], (config.wave_frequency / _WAVE_SPAN, config.wave_frequency)
+    waves = functools.partial(torsos.WaveMlp, frequencies=frequencies)
+    return waves(config.hidden_sizes, 2 * width), waves((), width)
 
 
 def _make_all_layers(

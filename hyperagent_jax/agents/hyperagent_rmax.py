@@ -30,7 +30,7 @@ from hyperagent_jax.agents import hyperagent
 from hyperagent_jax.networks import checks
 from hyperagent_jax.networks import epistemic
 
-# The parameter that tracks the average fraction of prior uncertainty left at tried actions.
+# The parameter that tracks the median fraction of prior uncertainty left at tried actions.
 _TRIED_SHARE = "tried_share"
 
 
@@ -42,7 +42,7 @@ class Config(hyperagent.Config):
         unknown_value: value of an unknown action: the largest possible return.
         known_below: an action is known if at most this fraction of its prior uncertainty is left.
         unknown_above: an action is unknown from this fraction upwards; in between, its value is interpolated.
-        tried_factor: if positive, an action is also known if its fraction is at most this many times the average
+        tried_factor: if positive, an action is also known if its fraction is at most this many times the median
             fraction over the actions in the replay, and unknown_above shifts accordingly. Uncertainty that a
             network cannot reduce does then not count as unknown.
     """
@@ -124,10 +124,11 @@ def _share_left(belief: types.Array, prior_norm: float) -> types.Array:
 
 
 def with_tried_share(loss: losses.Loss, network: epistemic.EpistemicNetwork, prior_norm: float) -> losses.Loss:
-    """Adds the training of the average fraction of prior uncertainty left at tried actions.
+    """Adds the training of the median fraction of prior uncertainty left at tried actions.
 
-    The parameter tracks the fractions of the transitions in a batch by gradient steps on half the squared
-    difference. This changes neither the loss of a transition, which is its priority, nor any other gradient.
+    The parameter tracks the fractions of the transitions in a batch by gradient steps on the distance, which is
+    smallest at the median: a few actions that stay uncertain because their outcomes are random do not move it.
+    This changes neither the loss of a transition, which is its priority, nor any other gradient.
     """
 
     def tracked(apply: Callable[..., Any]) -> Callable[..., Any]:
@@ -141,8 +142,8 @@ def with_tried_share(loss: losses.Loss, network: epistemic.EpistemicNetwork, pri
             result = apply(params, target_params, transition, prior_tm1, *others)
             belief = network.posterior(jax.lax.stop_gradient(params), transition.o_tm1, prior_tm1)
             share = rows.of_action(_share_left(belief, prior_norm), transition.a_tm1)
-            half_square = 0.5 * (params[_TRIED_SHARE] - share) ** 2
-            follow = half_square - jax.lax.stop_gradient(half_square)  # zero with a nonzero gradient
+            distance = jnp.abs(params[_TRIED_SHARE] - share)  # its mean is smallest at the median
+            follow = distance - jax.lax.stop_gradient(distance)  # zero with a nonzero gradient
             return (result[0] + follow, *result[1:]) if isinstance(result, tuple) else result + follow
 
         return apply_tracked

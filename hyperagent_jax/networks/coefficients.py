@@ -75,3 +75,27 @@ def ensemble(torso: Any, num_actions: int, num_members: int, observation: Any) -
         return jnp.pad(values, ((0, 0), (0, 1)))
 
     return CoefficientFn(init, apply)
+
+
+def mean_and_uncertainty(
+    torso: Any, uncertainty_torso: Any, num_actions: int, index_dim: int, observation: Any
+) -> CoefficientFn:
+    """Makes two networks: a plain one gives the mean, one with a torso of its own what the index multiplies.
+
+    Parameters are {"mean": ..., "uncertainty": ...}, each as `with_head` makes them. The output layer of the
+    uncertainty starts at zero, so that a prior that is added to it is all there is at first.
+    """
+    mean = with_head(torso, heads.plain_linear(num_actions), observation)
+    uncertainty = with_head(uncertainty_torso, heads.zero_linear(num_actions, index_dim), observation)
+
+    def init(key: types.PRNGKey) -> types.Params:
+        return {
+            "mean": mean.init(types.fold_in_tag(key, "mean")),
+            "uncertainty": uncertainty.init(types.fold_in_tag(key, "uncertainty")),
+        }
+
+    def apply(params: types.Params, o: Any) -> types.Array:
+        parts = [uncertainty.apply(params["uncertainty"], o), mean.apply(params["mean"], o)]
+        return jnp.concatenate(parts, axis=-1)
+
+    return CoefficientFn(init, apply)

@@ -174,6 +174,7 @@ def make_hyper_network(
     head: nn.Module | None = None,
     posterior_scale: float = 1.0,
     num_states: int | None = None,
+    uncertainty_torso: Any = None,
 ) -> EpistemicNetwork:
     """Builds HyperAgent's network: a linear hypermodel on the last layer plus a fixed prior (eq. 3, 13).
 
@@ -187,6 +188,9 @@ def make_hyper_network(
             `heads.HyperLinear(num_actions, index.dim)`.
         posterior_scale: factor of the learnable part.
         num_states: number of states for integer observations; the prior is then stored as a table.
+        uncertainty_torso: a torso of its own for the coefficients that the index multiplies; the mean is then a
+            plain network on `torso`, unaffected by prior and uncertainty. By default both are linear in the
+            features of `torso`.
 
     Returns:
         The network, whose beliefs are coefficients [num_actions, index_dim + 1].
@@ -194,7 +198,14 @@ def make_hyper_network(
     prior = priors.hyper_prior() if prior is None else prior
     inputs = check_inputs(torso, num_actions, index, observation, prior, num_states)
     head = heads.HyperLinear(num_actions, index.dim) if head is None else head
-    learnable = coefficients.with_head(torso, head, inputs.observation)
+    if uncertainty_torso is None:
+        learnable = coefficients.with_head(torso, head, inputs.observation)
+    else:
+        torsos.feature_shape(uncertainty_torso, inputs.observation)  # refuses what does not fit
+        learnable = coefficients.mean_and_uncertainty(
+            torso, uncertainty_torso, num_actions, index.dim, inputs.observation
+        )
+        inputs = inputs._replace(torso=uncertainty_torso)
     return make_linear_network(learnable, prior.build(inputs), index, posterior_scale, inputs.observation)
 
 

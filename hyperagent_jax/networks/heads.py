@@ -125,3 +125,8 @@ def _plain_init(key: types.PRNGKey, shape: tuple[int, ...], dtype: Any = jnp.flo
 def plain_linear(num_actions: int) -> HyperLinear:
     """Builds a linear layer with bias and without index, from features [H] to [num_actions, 1]."""
     return HyperLinear(num_actions, 0, _plain_init, nn.initializers.zeros)
+
+
+def zero_linear(num_actions: int, index_dim: int) -> HyperLinear:
+    """Makes a linear layer that starts at zero and has no mean: features [H] to [num_actions, index_dim]."""
+    return HyperLinear(num_actions, index_dim - 1, nn.initializers.zeros)

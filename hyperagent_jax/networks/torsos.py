@@ -11,6 +11,7 @@ A torso is any of
 from collections.abc import Callable, Sequence
 import functools
 import inspect
+import math
 from typing import Any, ClassVar, NamedTuple
 
 from flax import nnx
@@ -28,6 +29,8 @@ xavier_normal = nn.initializers.variance_scaling(1.0, "fan_avg", "normal")
 
 # Name of the parameter that holds one row per integer state.
 ROWS = "rows"
+# Names of those that hold statistics of the observations.
+_OBSERVATION_MEAN, _OBSERVATION_STD = "observation_mean", "observation_std"
 
 
 class Mlp(nn.Module):
@@ -41,6 +44,67 @@ class Mlp(nn.Module):
         for i, width in enumerate(self.features):
             x = nn.relu(nn.Dense(width, kernel_init=xavier_normal, name=f"layer_{i}")(x))
         return x
+
+
+def _wave_kernel_init(low: float, high: float) -> nn.initializers.Initializer:
+    """Draws a normal direction for every wave, and its frequency log-uniformly in [low, high]."""
+
+    def init(key: types.PRNGKey, shape: Sequence[int], dtype: Any = jnp.float32) -> types.Array:
+        direction, frequency = jax.random.split(key)
+        logarithms = jax.random.uniform(frequency, shape[1:], dtype, math.log(low), math.log(high))
+        return jax.random.normal(direction, shape, dtype) * jnp.exp(logarithms)
+
+    return init
+
+
+def _phase_init(key: types.PRNGKey, shape: Sequence[int], dtype: Any = jnp.float32) -> types.Array:
+    return jax.random.uniform(key, shape, dtype, 0.0, 2 * math.pi)
+
+
+class WaveMlp(nn.Module):
+    """ReLU network on random waves cos(w x + b) of a standardised observation x.
+
+    A linear function of the waves is a random function without a preferred place (Rahimi and Recht, 2007). Random
+    ReLU layers without biases give one that hardly changes along an observation's direction, or along an entry
+    that is small beside the others. Mean and standard deviation of the observations are parameters without a
+    gradient, 0 and 1 until `standardize` sets them.
+
+    Attributes:
+        features: widths of the ReLU layers; none for the waves themselves.
+        num_waves: number of waves.
+        frequencies: lowest and highest frequency of the waves, per standard deviation; log-uniform between them.
+    """
+
+    features: Sequence[int]
+    num_waves: int
+    frequencies: tuple[float, float]
+
+    @nn.compact
+    def __call__(self, observation: types.Array) -> types.Array:
+        x = observation.reshape(-1).astype(jnp.float32)
+        mean = self.param(_OBSERVATION_MEAN, nn.initializers.zeros, x.shape)
+        std = self.param(_OBSERVATION_STD, nn.initializers.ones, x.shape)
+        x = (x - jax.lax.stop_gradient(mean)) / jax.lax.stop_gradient(std)
+        kernel_init = _wave_kernel_init(*self.frequencies)
+        x = jnp.cos(nn.Dense(self.num_waves, kernel_init=kernel_init, bias_init=_phase_init, name="waves")(x))
+        for i, width in enumerate(self.features):
+            x = nn.relu(nn.Dense(width, kernel_init=xavier_normal, name=f"layer_{i}")(x))
+        return x
+
+
+def needs_standardizing(tree: Any) -> bool:
+    """Whether parameters, or what else has them as parts, have a mean and a standard deviation of observations."""
+    return any(_name(path) == _OBSERVATION_MEAN for path, _ in jax.tree_util.tree_leaves_with_path(tree))
+
+
+def standardize(tree: Any, mean: types.Array, std: types.Array) -> Any:
+    """Sets the mean and the standard deviation of observations wherever parameters have them."""
+    values = {_OBSERVATION_MEAN: mean, _OBSERVATION_STD: std}
+    return jax.tree_util.tree_map_with_path(lambda path, leaf: values.get(_name(path), leaf), tree)
+
+
+def _name(path: tuple[Any, ...]) -> str:
+    return str(getattr(path[-1], "key", "")) if path else ""
 
 
 def look_up_row(

@@ -14,35 +14,15 @@ from hyperagent_jax import prng
 from hyperagent_jax import types
 from hyperagent_jax.agents import base as agents_base
 from hyperagent_jax.environments import base as environments_base
+from hyperagent_jax.networks import torsos
 from hyperagent_jax.replay import n_step as n_step_lib
 from hyperagent_jax.replay import ring as ring_lib
 from hyperagent_jax.replay import subsequence
+from hyperagent_jax.runners import scales
 
 # Random numbers are drawn in blocks of steps, as many as fit in this many 32-bit words: drawing in every step
 # would cost more than the network of a small agent.
 _NOISE_WORDS = 2**20
-
-
-class ReturnScale(NamedTuple):
-    """The scale of returns.
-
-    Attributes:
-        running: sum of the current episode's rewards so far, with earlier ones discounted; one per environment.
-        largest: largest absolute value of `running` so far; 0 before the first reward.
-    """
-
-    running: types.Array
-    largest: types.Array
-
-    def add(self, reward: types.Array, is_first: types.Array, discount: float) -> "ReturnScale":
-        """Updates the scale with a reward."""
-        running = jnp.where(is_first, 0.0, discount * self.running) + reward
-        return ReturnScale(running, jnp.maximum(self.largest, jnp.max(jnp.abs(running))))
-
-    def normalize(self, batch: types.Batch) -> types.Batch:
-        """Divides the rewards of a batch by the largest return."""
-        t, unit = batch.transitions, jnp.where(self.largest > 0, self.largest, 1.0)
-        return batch._replace(transitions=t._replace(r_t=t.r_t / unit))
 
 
 class SeedState(NamedTuple):
@@ -60,6 +40,7 @@ class SeedState(NamedTuple):
         episode_return: undiscounted return of the current episode so far.
         episodes: number of finished episodes.
         return_scale: the scale of returns; None unless the agent normalises them.
+        observation_scale: the scale of observations; None unless the network standardises them.
     """
 
     key: types.PRNGKey
@@ -71,7 +52,8 @@ class SeedState(NamedTuple):
     is_first: types.Array
     episode_return: types.Array
     episodes: types.Array
-    return_scale: ReturnScale | None = None
+    return_scale: scales.ReturnScale | None = None
+    observation_scale: scales.ObservationScale | None = None
 
 
 class Metrics(NamedTuple):
@@ -185,9 +167,14 @@ def init(
     batch = () if num_envs == 1 else (num_envs,)
     actor_key = types.fold_in_tag(key, "actor")
     one = observation if num_envs == 1 else jax.tree.map(lambda x: x[0], observation)
+    learner = agent.learner.init(types.fold_in_tag(key, "learner"))
+    observation_scale = None
+    if torsos.needs_standardizing(learner.params):
+        size = one.size
+        observation_scale = scales.ObservationScale(*[jnp.zeros(shape) for shape in ((), size, size, ())])
     return SeedState(
         key=prng.hash_key(types.fold_in_tag(key, "run")),
-        learner=agent.learner.init(types.fold_in_tag(key, "learner")),
+        learner=learner,
         indices=setup.over_envs(agent.actor.init)(
             actor_key if num_envs == 1 else jax.random.split(actor_key, num_envs)
         ),
@@ -197,7 +184,10 @@ def init(
         is_first=jnp.ones(batch, bool),
         episode_return=jnp.zeros(batch),
         episodes=jnp.zeros((), jnp.int32),
-        return_scale=ReturnScale(jnp.zeros(batch), jnp.zeros(())) if agent.config.normalize_returns else None,
+        return_scale=scales.ReturnScale(jnp.zeros(batch), jnp.zeros(()))
+        if agent.config.normalize_returns
+        else None,
+        observation_scale=observation_scale,
     )
 
 
@@ -286,6 +276,9 @@ def observe(
     if state.return_scale is not None:
         scale = state.return_scale.add(timestep.reward, state.is_first, agent.config.discount)
         state = state._replace(return_scale=scale)
+    if state.observation_scale is not None:
+        seen = state.observation[None] if setup.num_envs == 1 else state.observation
+        state = state._replace(observation_scale=state.observation_scale.add(seen))
     state = state._replace(
         replay=setup.ring.add(state.replay, step),
         observation=timestep.observation,
@@ -318,6 +311,9 @@ def learn(
         The state after the updates, and the metrics including the updates' number and loss.
     """
     agent, ring, num_updates = setup.agent, setup.ring, setup.num_updates
+    if state.observation_scale is not None:
+        observation_scale, learner = state.observation_scale.standardize(state.learner)
+        state = state._replace(observation_scale=observation_scale, learner=learner)
     capacity = agents_base.replay_capacity(agent.config, setup.num_envs)
 
     def update(i: types.Array, carry: Any) -> Any:
@@ -330,7 +326,7 @@ def learn(
         else:
             batch, slots = n_step_lib.sample(replay, noise.replay[i], n_step=agent.config.n_step, **where)
         if state.return_scale is not None:
-            batch = state.return_scale.normalize(batch)
+            batch = state.return_scale.normalize(batch, agent.config.smallest_return_unit)
         learner, info = agent.learner.update(learner, batch, jax.tree.map(lambda x: x[i], noise.learner))
         return learner, ring.update(replay, slots, info["losses"]), loss + info["loss"]
 
@@ -372,8 +368,11 @@ def make_core(agent: agents_base.Agent, num_envs: int = 1, *, stores_prior: bool
     Args:
         agent: the agent.
         num_envs: environments that step in parallel.
-        stores_prior: see `Setup`.
+        stores_prior: see `Setup`; ignored if the network standardises observations, because its prior changes.
     """
+    if stores_prior:
+        shapes = jax.eval_shape(lambda key: agent.network.init(key).params, jax.random.key(0))
+        stores_prior = not torsos.needs_standardizing(shapes)
     period = agent.config.update_period
     if period % num_envs and num_envs % period:
         raise ValueError(
