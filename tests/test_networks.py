@@ -460,8 +460,11 @@ def test_waves_make_a_prior_that_differs_between_observations():
     assert torsos.needs_standardizing(params) and not torsos.needs_standardizing({"rows": 0.0})
     mean, std = np.array([1.0, 2.0]), np.array([0.5, 4.0])
     features = torsos.apply_linen(waves, torsos.standardize(params, mean, std), observations[0])
-    expected = np.cos((observations[0] - mean) / std @ params["waves"]["kernel"] + params["waves"]["bias"])
-    np.testing.assert_allclose(features, expected, rtol=1e-5, atol=1e-5)
+    phases = (observations[0] - mean) / std @ params["waves"]["kernel"] + params["waves"]["bias"]
+    np.testing.assert_allclose(features, torsos.wave(phases), rtol=1e-4, atol=1e-4)
+    phases = np.linspace(-20.0, 20.0, 1001).astype(np.float32)
+    np.testing.assert_allclose(torsos.wave(phases), np.cos(phases), atol=0.021)
+    np.testing.assert_allclose(jax.vmap(jax.grad(torsos.wave))(phases), -np.sin(phases), atol=0.046)
     # Frequencies are log-uniform: a direction of two entries has an average squared length of 2.
     lengths = np.linalg.norm(draw_kernels(torsos._wave_kernel_init(0.5, 3.0), (2, 64), 50), axis=1)
     assert np.mean(np.log(lengths)) == pytest.approx(np.log(1.5) / 2 + 0.058, abs=0.05)

@@ -61,6 +61,13 @@ def _phase_init(key: types.PRNGKey, shape: Sequence[int], dtype: Any = jnp.float
     return jax.random.uniform(key, shape, dtype, 0.0, 2 * math.pi)
 
 
+def wave(x: types.Array) -> types.Array:
+    """Returns the cosine to within 0.02 by a cubic: XLA's own takes three times as long on a CPU."""
+    turns = x / (2 * math.pi)
+    distance = jnp.abs(turns - jnp.round(turns))  # to the nearest crest, at most a half
+    return 1 - 8 * distance**2 * (3 - 4 * distance)
+
+
 class WaveMlp(nn.Module):
     """ReLU network on random waves cos(w x + b) of a standardised observation x.
 
@@ -86,7 +93,7 @@ class WaveMlp(nn.Module):
         std = self.param(_OBSERVATION_STD, nn.initializers.ones, x.shape)
         x = (x - jax.lax.stop_gradient(mean)) / jax.lax.stop_gradient(std)
         kernel_init = _wave_kernel_init(*self.frequencies)
-        x = jnp.cos(nn.Dense(self.num_waves, kernel_init=kernel_init, bias_init=_phase_init, name="waves")(x))
+        x = wave(nn.Dense(self.num_waves, kernel_init=kernel_init, bias_init=_phase_init, name="waves")(x))
         for i, width in enumerate(self.features):
             x = nn.relu(nn.Dense(width, kernel_init=xavier_normal, name=f"layer_{i}")(x))
         return x
