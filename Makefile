@@ -16,7 +16,7 @@ FAULTS_FLAGS ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup deepsea tabular atari test test-slow test-faults bench docs lint format types check-install lock clean
+.PHONY: help setup deepsea tabular atari paper test test-slow test-faults bench docs lint format types check-install lock clean
 
 help:  ## List the targets
 	@echo "usage: make <target>"
@@ -32,6 +32,10 @@ atari: $(STAMP)  ## A short run on Breakout, some minutes; ATARI_FLAGS="--game=P
 
 tabular: $(STAMP)  ## Run the theory's experiments and draw their figures; TABULAR_FLAGS replaces the flags
 	$(BIN)/python experiments/run_tabular.py all $(TABULAR_FLAGS)
+
+paper: $(STAMP)  ## List the paper's figures and redraw them from the rows in results/, with docs/paper.md
+	$(BIN)/python experiments/paper.py list
+	$(BIN)/python experiments/paper.py all
 
 test: $(STAMP)  ## Run the tests except the slow ones; PYTEST_FLAGS="-k replay" chooses among them
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow" --timeout=300 $(PYTEST_FLAGS)

@@ -10,6 +10,7 @@ from hyperagent_jax import results
 from hyperagent_jax.analysis import index
 from hyperagent_jax.experiment import base
 from hyperagent_jax.experiment import sweep
+from hyperagent_jax.paper import main as paper
 
 ROOT = pathlib.Path(__file__).parent.parent / "results"
 HEADS = "| folder | question | rows | commit | machine | page |\n|---|---|---|---|---|---|\n"
@@ -17,7 +18,7 @@ HEADS = "| folder | question | rows | commit | machine | page |\n|---|---|---|--
 
 def test_the_committed_index_is_up_to_date():
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert text == index.render(ROOT, text), "run python experiments/index.py"
+    assert text == index.render(ROOT, text, paper.index_entries()), "run python experiments/index.py"
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ Questions and pages are written by hand in the index itself; rows, commits, mach
 from each folder's config.json.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 import json
 import pathlib
 import re
@@ -50,14 +50,16 @@ def entries(text: str) -> dict[str, Entry]:
     return found
 
 
-def render(root: pathlib.Path, text: str) -> str:
+def render(root: pathlib.Path, text: str, generated: Mapping[str, Entry] | None = None) -> str:
     """Returns an index brought up to date with the folders.
 
     Args:
         root: the folder of all results.
         text: the index as it is, with a line `| [folder](folder) | question | page |` for every folder.
+        generated: entries of folders that need no line of their own.
     """
-    known, there = entries(text), folders(root)
+    there = folders(root)
+    known = {**entries(text), **{name: entry for name, entry in (generated or {}).items() if name in there}}
     if absent := [name for name in known if name not in there]:
         raise errors.UserError(f"the index lists {absent[0]}, which has no {' or '.join(TABLES)}: remove its line")
     if new := [name for name in there if name not in known]:
@@ -69,7 +71,7 @@ def render(root: pathlib.Path, text: str) -> str:
         record = sources.source(root / name / "results.csv", 0).record
         if record is None:
             raise errors.UserError(f"{root / name} has no config.json that says how its rows were made")
-        made = _origins(record)
+        made = origins(record)
         commits = ", ".join(dict.fromkeys(str(one.get("commit", "unknown"))[:7] for one in made))
         machines = ", ".join(
             dict.fromkeys(
@@ -87,7 +89,8 @@ def render(root: pathlib.Path, text: str) -> str:
     return "\n".join([*lines, "", "## Commands", "", intro, "", "```bash", *commands[1:], "```", ""])
 
 
-def _origins(record: dict[str, Any]) -> list[dict[str, Any]]:
+def origins(record: dict[str, Any]) -> list[dict[str, Any]]:
+    """Returns the entries of a config.json, one per version or machine, that say how its rows were made."""
     return [record, *(one for one in record.get("resumed", []) if isinstance(one, dict))]
 
 

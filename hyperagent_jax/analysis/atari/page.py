@@ -23,7 +23,7 @@ _AGGREGATES = (
     "scores for. The scores of the paper's methods are its averages over seeds; the IQM of averages differs from "
     "that of runs (for HyperAgent in 26 games it is 1.45, while the paper reports 1.22 over runs)."
 )
-_BARS = functools.partial(aggregate_views.bars, problems="games", normalised="human-normalised score")
+BARS = functools.partial(aggregate_views.bars, problems="games", normalised="human-normalised score")
 _PROFILES = "The fraction of games and seeds with a higher score; higher lines are better."
 _EFFICIENCY = (
     "The paper's comparison of methods that reach an IQM of 1 on 26 games. Only HyperAgent's number of "
@@ -70,7 +70,7 @@ def make(title: str, found: read.Results, table: tuple[Sequence[str], Sequence[d
             ),
             pages.Section(
                 "Aggregates",
-                drawing("aggregates", "Human-normalised scores", _AGGREGATES, _BARS, rows),
+                drawing("aggregates", "Human-normalised scores", _AGGREGATES, BARS, rows),
                 [aggregate_views.table("Human-normalised scores", rows, "games")],
             ),
             pages.Section(

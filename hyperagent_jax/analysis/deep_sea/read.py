@@ -147,10 +147,10 @@ def _read_file(path: pathlib.Path) -> list[Run]:
     eval_every = sources_lib.part(sources_lib.identity(path.parent), "protocol").get("eval_every")
     if not isinstance(eval_every, int | float):
         eval_every = None
-    return sources_lib.parse_rows(path, rows, lambda row: _parse(row, str(path), eval_every))
+    return sources_lib.parse_rows(path, rows, lambda row: parse(row, str(path), eval_every))
 
 
-def _parse(row: Mapping[str, str], file: str, eval_every: float | None) -> Run:
+def parse(row: Mapping[str, str], file: str, eval_every: float | None) -> Run:
     """Returns the run of a row; `eval_every` is that of the whole file if all runs share it."""
     if row.get("eval_every"):
         eval_every = _whole(row, "eval_every", at_least=1)
