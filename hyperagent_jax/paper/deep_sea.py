@@ -9,7 +9,7 @@ from hyperagent_jax.paper import findings
 from hyperagent_jax.paper.figure import Line
 
 _PAPER, _BASELINES, _ENSEMBLE_16 = "deep_sea/law/paper", "deep_sea/law/baselines", "deep_sea/law/ensemble_16"
-_SYSTEMS = ("deep_sea/systems", "deep_sea/paper_systems")
+_SYSTEMS = "deep_sea/paper_systems"
 # The sampled loss with the default settings is a line of several figures.
 _SAMPLED = "paper/dependent_target"
 
@@ -76,7 +76,7 @@ FIGURES = (
             Line("Ensemble+ w. OS", {"index_dim": 4}, "ensemble_plus_os"),
             Line("Ensemble+", {"index_dim": 4}, "ensemble_plus"),
         ),
-        sources=(_PAPER, _BASELINES, *_SYSTEMS),
+        sources=(_PAPER, _BASELINES, _SYSTEMS),
         finding=functools.partial(findings.against, label="HyperAgent w. OIS", reference="HyperAgent"),
     ),
     _figure(
@@ -134,7 +134,7 @@ FIGURES = (
             Line("epinet", {"network": "epinet", "loss": "sampled"}),
             Line("all layers (HyperModel)", {"network": "all_layers", "loss": "sampled"}, "hypermodel"),
         ),
-        sources=(_SAMPLED, *_SYSTEMS),
+        sources=(_SAMPLED, _SYSTEMS),
         finding=findings.first_failures,
     ),
     _figure(

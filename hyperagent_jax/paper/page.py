@@ -41,16 +41,20 @@ class Entry(Protocol):
     """A figure of any kind."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """Returns the name of its command."""
 
     @property
-    def title(self) -> str: ...
+    def title(self) -> str:
+        """Returns its heading."""
 
     @property
-    def place(self) -> str: ...
+    def place(self) -> str:
+        """Returns where it is in the paper."""
 
     @property
-    def says(self) -> str: ...
+    def says(self) -> str:
+        """Returns what the paper says."""
 
     def open(self, root: pathlib.Path) -> Opened:
         """Looks for the figure's rows."""
