@@ -13,6 +13,7 @@ from hyperagent_jax import types
 from hyperagent_jax.networks import epistemic
 from hyperagent_jax.networks import priors as priors_lib
 from hyperagent_jax.networks import torsos
+from hyperagent_jax.tabular import closed_form
 
 
 def make_table_network(index, is_linear=True):
@@ -127,7 +128,7 @@ def test_residual_converges_to_the_error_of_the_mean():
     rewards = 0.7 + noise * rng.normal(size=(problems, n))
     z = np.asarray(indices.scaled_sphere(dim).sample(jax.random.key(1), (problems, n)))
     mean = rewards.mean(1)
-    m = np.mean((rewards - mean[:, None])[..., None] * z, axis=1)
+    m = np.asarray(jax.vmap(closed_form.residual_perturbation)(rewards, z))
     network = make_table_network(indices.sphere(dim))
     loss = losses.make_td_loss(network, residual=1.0)
 

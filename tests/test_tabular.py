@@ -8,6 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from hyperagent_jax import indices
+from hyperagent_jax import types
 from hyperagent_jax.environments import deep_sea
 from hyperagent_jax.tabular import closed_form
 from hyperagent_jax.tabular import mdps
@@ -165,6 +167,20 @@ def test_incremental_equals_batch():
 def _random_statistics(rng, num_states=5, num_actions=3):
     moves = rng.integers(0, 4, (num_states, num_actions, num_states)).astype(float)
     return closed_form.Statistics(moves.sum(-1), moves)
+
+
+def test_residual_perturbation_by_hand_and_its_spread():
+    outcomes, z = jnp.array([1.0, 4.0, 7.0]), jnp.array([[1.0, 0.0], [3.0, 5.0], [2.0, -1.0]])
+    # Residuals -3, 0 and 3: (-3 [1, 0] + 3 [2, -1]) / 3; standard deviation sqrt(6), of three outcomes.
+    np.testing.assert_allclose(closed_form.residual_perturbation(outcomes, z), [1.0, -1.0], rtol=1e-6)
+    assert float(closed_form.residual_std(outcomes)) == pytest.approx(math.sqrt(2))
+    # Over many draws of z and xi the values m^T xi have that spread; none where outcomes are all the same.
+    dim, key = 4, jax.random.key(5)
+    z = indices.scaled_sphere(dim).sample(types.fold_in_tag(key, "z"), (20_000, 3))
+    xi = indices.sphere(dim).sample(types.fold_in_tag(key, "xi"), (20_000,))
+    m = jax.vmap(closed_form.residual_perturbation, (None, 0))(outcomes, z)
+    assert float(jnp.std(jnp.sum(m * xi, axis=1))) == pytest.approx(math.sqrt(2), rel=0.02)
+    np.testing.assert_array_equal(closed_form.residual_perturbation(jnp.full(3, 7.0), z[0]), 0.0)
 
 
 def test_bellman_by_hand():

@@ -74,6 +74,29 @@ def perturbation_of_history(z_0: types.Array, z: types.Array, *, sigma: float, b
     return sigma * (jnp.sum(z, 0) + math.sqrt(beta) * z_0) / (z.shape[0] + beta)
 
 
+def residual_perturbation(outcomes: types.Array, z: types.Array) -> types.Array:
+    """m of one pair [M] when perturbed by its own residuals: the mean of (y_i - mean y) z_i.
+
+    It minimises the average of |(y_i - mu) z_i - m|^2, as the loss with `residual=1` and sigma=0 does, with mu the
+    mean outcome. This is the multiplier bootstrap of a mean.
+
+    Args:
+        outcomes: y, what the N visits were worth, [N].
+        z: their perturbations, [N, M].
+    """
+    return jnp.mean((outcomes - jnp.mean(outcomes))[:, None] * z, axis=0)
+
+
+def residual_std(outcomes: types.Array) -> types.Array:
+    """Standard deviation of m^T xi over z and xi for m of `residual_perturbation`: s / sqrt(N).
+
+    s is the standard deviation of the N outcomes [N], so this is the standard error of their mean. It holds for
+    independent z and xi with zero mean and E[(xi^T z)^2] = 1, such as z on the sphere of radius sqrt(M) and xi on
+    the unit sphere.
+    """
+    return jnp.std(outcomes) / math.sqrt(outcomes.shape[0])
+
+
 def norm_ratio(m: types.Array, visits: types.Array, *, sigma: float, beta: float) -> types.Array:
     """|m~|^2 over sigma^2 / (N + beta), which the lemma says is within 1 - epsilon and 1 + epsilon."""
     return jnp.sum(m * m, -1) * (visits + beta) / sigma**2
