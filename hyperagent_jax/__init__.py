@@ -6,20 +6,20 @@ Start here, by what you want to do:
 
 Use a finished agent
     agents.make(name, spec, **settings)     an Agent by name; agents.CONFIGS lists names and default settings
-    save_agent(path, agent, variables)      keeps a trained agent; load_agent(path) returns (agent, variables)
+    save_agent(path, agent, variables)      saves a trained agent; load_agent(path) returns (agent, variables)
     Policy(agent, variables, key)           policy(observation, is_first) -> action
-    environments, runners                   packages: environments, and loops that train agents on them
-    experiment                              package: what the scripts in experiments/ run: sweeps, resume, csv
+    environments, runners                   packages: environments, and loops that train agents in them
+    experiment                              package behind the scripts in experiments/: sweeps, resuming, csv files
 
 Build your own agent from parts
     make_hyper_network(torso, num_actions, index, observation, prior=hyper_prior(scale))
     losses.make_td_loss(network, ...)       loss of one transition
     make_learner(network, loss, optimizer)  init, step, variables, values: pure functions
     make_actor(index, num_actions)          chooses actions from sampled values
-    make_ring(capacity, ...)                replay on device; any other replay will do
-    Transition, Batch                       what a learner takes
+    make_ring(capacity, ...)                replay on device; any other replay works, too
+    Transition, Batch                       the inputs of a learner
 
-Ask a network what it does not know
+Query a network's uncertainty
     posterior.mean_and_std(network, variables, observations)
     posterior.sample(network, variables, observations, key, num_samples)
 
@@ -29,7 +29,7 @@ Choose the parts of a network
     hyper_prior, ensemble_prior, no_prior   fixed priors
     indices                                 distributions of index and perturbation
     make_ensemble_network, make_epinet_network, make_hypermodel_network, make_plain_network
-    EpistemicNetwork                        the interface of all networks, for one of your own
+    EpistemicNetwork                        the interface of all networks, to implement your own
 
 Further modules: optimizers, checkpoint.
 """

@@ -1,4 +1,4 @@
-"""Acting: which index an environment follows, and the action it implies."""
+"""Acting: chooses the index to follow in an environment, and the action it implies."""
 
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
@@ -13,7 +13,7 @@ from hyperagent_jax import types
 
 ACTION_INDICES = ("episode", "step", "all")
 
-# The chance of a random action: a number, or a function of the number of updates so far.
+# The probability of a random action: a number, or a function of the number of updates so far.
 Epsilon = Callable[[types.Array], types.Array] | float | types.Array
 # Maps indices [n, M] to Q-values [n, num_actions] of the current observation.
 QValuesFn = Callable[[types.Array], types.Array]
@@ -24,9 +24,9 @@ class ActorNoise(NamedTuple):
 
     Attributes:
         indices: candidates for the next indices, [num_ois, M], or all values [num_values, M].
-        resample: one number in [0, 1) that decides whether the indices are replaced.
-        explore: one number in [0, 1) that decides whether the action is random.
-        ties: numbers in [0, 1) that break ties between actions, and whose largest is the random action,
+        resample: a number in [0, 1) that decides whether the indices are replaced.
+        explore: a number in [0, 1) that decides whether the action is random.
+        ties: numbers in [0, 1) that break ties between actions; the largest also gives the random action,
             [num_actions].
     """
 
@@ -65,7 +65,7 @@ class ActFn(Protocol):
 
 
 class ChooseFn(Protocol):
-    """Acts with random numbers drawn before."""
+    """Acts with pre-drawn random numbers."""
 
     def __call__(
         self,
@@ -103,10 +103,10 @@ class Actor(NamedTuple):
             Q-values [n, num_actions]; the number of updates so far is a fifth argument, `count`, that an epsilon
             schedule needs.
         draw: maps a key to the ActorNoise of one step.
-        choose: `act` with those numbers instead of a key, for loops that draw for many steps at once.
+        choose: `act` with those numbers instead of a key, for loops that draw in blocks of steps.
         next_indices: maps (indices, is_first, noise) to the indices to act with now; the first half of `choose`.
-        select: maps (values [num_ois, num_actions], noise, count) to an action; its second half. NaN values give
-            no meaningful action.
+        select: maps (values [num_ois, num_actions], noise, count) to an action; the second half of `choose`. With
+            NaN values, the action is meaningless.
     """
 
     init: InitFn
@@ -118,7 +118,7 @@ class Actor(NamedTuple):
 
 
 def argmax_with_ties(values: types.Array, ties: types.Array) -> types.Array:
-    """Returns the index of the largest of `values` [n]; of several, the one with the largest of `ties` [n]."""
+    """Returns the index of the largest of `values` [n], breaking ties by the largest of `ties` [n]."""
     return jnp.argmax(jnp.where(values == jnp.max(values), ties, -1.0)).astype(jnp.int32)
 
 
@@ -128,7 +128,7 @@ def random_action(noise: ActorNoise) -> types.Array:
 
 
 def explore(greedy: types.Array, noise: ActorNoise, chance: types.Array | float) -> types.Array:
-    """Returns the greedy action or, with the given chance, a random one."""
+    """Returns the greedy action or, with probability `chance`, a random one."""
     return jnp.where(noise.explore < chance, random_action(noise), greedy)
 
 
@@ -165,7 +165,7 @@ def draw(
 
 
 def init(key: types.PRNGKey, *, draw: DrawFn) -> types.Array:
-    """Draws the first indices [num_ois, M]; they matter when an actor takes over inside an episode."""
+    """Draws the first indices [num_ois, M], which only matter if an actor starts in the middle of an episode."""
     return draw(key).indices
 
 
@@ -180,7 +180,7 @@ def next_indices(
     """Keeps the indices or replaces them with new ones.
 
     Args:
-        indices: indices that were followed so far, [num_ois, M].
+        indices: current indices, [num_ois, M].
         is_first: whether the observation is the first of an episode.
         noise: random numbers of this action.
         action_index: see `make_actor`.
@@ -191,8 +191,8 @@ def next_indices(
     """
     if jnp.shape(indices) != jnp.shape(noise.indices):
         raise ValueError(
-            f"the actor's indices must have the shape {jnp.shape(noise.indices)}, got {jnp.shape(indices)}: "
-            "use those of `init` or of the last action"
+            f"the actor's indices must have shape {jnp.shape(noise.indices)}, got {jnp.shape(indices)}: "
+            "use those returned by `init` or by the last action"
         )
     if action_index != "episode":
         return noise.indices
@@ -206,7 +206,7 @@ def select(
     """Chooses the action with the largest of all values, or a random one (eq. OIS).
 
     Args:
-        values: Q-values, one row per index, [num_ois, num_actions]. NaN gives no meaningful action.
+        values: Q-values, one row per index, [num_ois, num_actions]. With NaN, the action is meaningless.
         noise: random numbers of this action.
         count: number of updates so far, for an epsilon schedule.
         epsilon: see `make_actor`.
@@ -216,7 +216,7 @@ def select(
     """
     expected = (*jnp.shape(noise.indices)[:-1], *jnp.shape(noise.ties))
     if jnp.shape(values) != expected:
-        raise ValueError(f"values must be [num_ois, num_actions] = {expected}, got the shape {jnp.shape(values)}")
+        raise ValueError(f"values must be [num_ois, num_actions] = {expected}, got shape {jnp.shape(values)}")
     greedy = argmax_with_ties(jnp.max(values, axis=0), noise.ties)
     if not callable(epsilon):
         return explore(greedy, noise, epsilon)
@@ -235,11 +235,11 @@ def choose(
     next_indices: NextIndicesFn,
     select: SelectFn,
 ) -> tuple[types.Array, types.Array]:
-    """Acts on one observation, with random numbers drawn before.
+    """Acts on one observation, with pre-drawn random numbers.
 
     Args:
         q_values_fn: maps indices [n, M] to Q-values [n, num_actions] of the observation.
-        indices: indices that were followed so far, [num_ois, M].
+        indices: current indices, [num_ois, M].
         is_first: whether the observation is the first of an episode.
         noise: random numbers of this action, from `Actor.draw`.
         count: number of updates so far, for an epsilon schedule.
@@ -267,7 +267,7 @@ def act(
 
     Args:
         q_values_fn: maps indices [n, M] to Q-values [n, num_actions] of the observation.
-        indices: indices that were followed so far, [num_ois, M]; at first those of `Actor.init`.
+        indices: current indices, [num_ois, M]; initially those of `Actor.init`.
         is_first: whether the observation is the first of an episode.
         key: random key.
         count: number of updates so far, for an epsilon schedule.
@@ -289,8 +289,8 @@ def make_actor(
     resample_probability: float | types.Array = 0.0,
     epsilon: Epsilon = 0.0,
 ) -> Actor:
-    """Makes an actor that is greedy in sampled values (Algorithm 1, line 7, of https://arxiv.org/abs/2402.10228),
-    optimistic over several indices (eq. OIS), with a chance of random actions.
+    """Makes an actor that is greedy with respect to sampled values (Algorithm 1, line 7, of
+    https://arxiv.org/abs/2402.10228), optimistic over several indices (eq. OIS), with optional random actions.
 
     Args:
         index: distribution of the index.
@@ -298,8 +298,8 @@ def make_actor(
         action_index: "episode" keeps the indices for an episode, "step" draws them for every state, "all"
             acts on all values of the index.
         num_ois: number of indices; the action maximises the largest of their values.
-        resample_probability: with "episode", the chance per step of new indices inside the episode.
-        epsilon: chance of a uniformly random action; a number or a function of the number of updates.
+        resample_probability: with "episode", the probability per step of new indices within the episode.
+        epsilon: probability of a uniformly random action; a number or a function of the number of updates.
 
     Returns:
         The Actor.

@@ -1,4 +1,4 @@
-"""Binds settings to functions, so that what a `make_*` function returns is documented."""
+"""Binds settings to functions, so that the functions returned by `make_*` are documented."""
 
 from collections.abc import Callable
 import functools

@@ -1,4 +1,4 @@
-"""Checkpoints: one pytree and a few facts about it in one file, replaced atomically, with a digest of it all."""
+"""Checkpoints: a pytree and some facts about it in one file, which is replaced atomically and has a digest."""
 
 from collections.abc import Iterator
 import contextlib
@@ -18,10 +18,10 @@ from hyperagent_jax import errors
 from hyperagent_jax import files
 from hyperagent_jax import npz
 
-# The end of a file, as the comment of the zip archive that it is: the digest of all bytes before it.
+# The end of a file, stored as the comment of the zip archive: the digest of all preceding bytes.
 _MARK = b"sha256:"
 _DIGITS = 64
-# Fast, and frames of games still become 26 times smaller.
+# Fast, and still compresses Atari frames by a factor of 26.
 _COMPRESSION = 1
 
 
@@ -38,13 +38,13 @@ def _named_leaves(tree: Any) -> dict[str, Any]:
 
 
 def save(path: str | os.PathLike, tree: Any, facts: dict[str, Any], keep_previous: bool = False) -> None:
-    """Writes a checkpoint; an interrupted or failed write leaves the previous file as it was.
+    """Writes a checkpoint; an interrupted or failed write leaves the previous file unchanged.
 
     Args:
         path: the file.
         tree: a pytree of arrays and random keys.
-        facts: what identifies the run and where it stands; must be JSON.
-        keep_previous: whether the file that this one replaces stays, for `newest` to fall back on.
+        facts: the identity and progress of the run, as JSON.
+        keep_previous: whether to keep the file that this one replaces, as a fallback for `newest`.
     """
     path = pathlib.Path(path)
     arrays = {
@@ -74,7 +74,7 @@ def _write(f: Any, arrays: dict[str, np.ndarray]) -> None:
 
 
 def _digest(f: Any) -> bytes:
-    """The digest of an open file without its last bytes, in which it is written."""
+    """Returns the digest of an open file, excluding its last bytes, which store the digest."""
     rest, digest = f.seek(0, os.SEEK_END) - _DIGITS, hashlib.sha256()
     f.seek(0)
     while rest > 0 and (block := f.read(min(rest, 1 << 20))):
@@ -88,24 +88,24 @@ def _previous(path: pathlib.Path) -> pathlib.Path:
 
 
 def generations(path: str | os.PathLike) -> list[pathlib.Path]:
-    """Returns the files of a checkpoint and of the one before it that are there, the newest first."""
+    """Returns the existing files of a checkpoint and of its predecessor, newest first."""
     path = pathlib.Path(path)
     return [file for file in (path, _previous(path)) if file.exists()]
 
 
 def check(path: str | os.PathLike) -> None:
-    """Refuses a file that is not as it was written; files of older versions have no digest."""
+    """Raises an error if a file has changed since it was written; files of older versions have no digest."""
     with _readable(path), open(path, "rb") as f:
         f.seek(max(0, f.seek(0, os.SEEK_END) - len(_MARK) - _DIGITS))
         mark, digest = (end := f.read())[: len(_MARK)], end[len(_MARK) :]
         if mark == _MARK and digest != _digest(f):
-            raise ValueError("it is not as it was written")
+            raise ValueError("wrong digest")
 
 
 def newest(path: str | os.PathLike) -> tuple[pathlib.Path | None, str]:
-    """Returns the newest of the last two checkpoints that is whole, and a line if a newer one is not.
+    """Returns the newer of the last two checkpoints that is intact, and a message if a newer one is corrupt.
 
-    Damaged ones are put aside, not deleted; None if nothing is left.
+    Corrupt checkpoints are renamed, not deleted. Returns None if none is intact.
     """
     path, problems = pathlib.Path(path), []
     for file in generations(path):
@@ -120,16 +120,16 @@ def newest(path: str | os.PathLike) -> tuple[pathlib.Path | None, str]:
                 os.replace(file, aside)
             problems.append(f"{error.__cause__ or error}; kept as {aside.name}")
             continue
-        return file, _remark(path, problems, "continuing from the one before it")
-    return None, _remark(path, problems, "its run starts from the beginning")
+        return file, _remark(path, problems, "continuing from the previous one")
+    return None, _remark(path, problems, "the run starts from the beginning")
 
 
 def _remark(path: pathlib.Path, problems: list[str], consequence: str) -> str:
-    return f"checkpoint {path} is damaged ({problems[0]}): {consequence}" if problems else ""
+    return f"checkpoint {path} is corrupt ({problems[0]}): {consequence}" if problems else ""
 
 
 def delete(path: str | os.PathLike) -> None:
-    """Removes a checkpoint, if it exists, the one before it and the partial files of interrupted writes."""
+    """Deletes a checkpoint, if it exists, its predecessor and partial files of interrupted writes."""
     path = pathlib.Path(path)
     path.unlink(missing_ok=True)
     _previous(path).unlink(missing_ok=True)
@@ -143,7 +143,7 @@ def _readable(path: str | os.PathLike) -> Iterator[None]:
     except npz.UNREADABLE as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise CheckpointError(
-            f"checkpoint {path} cannot be read ({reason}): move it away to restart its run"
+            f"checkpoint {path} cannot be read ({reason}): move it away to restart the run"
         ) from error
 
 
@@ -161,31 +161,31 @@ def load_facts(path: str | os.PathLike) -> dict[str, Any]:
         npz.check_size(arrays, "facts")
         facts = json.loads(str(arrays["facts"]))
     if not isinstance(facts, dict):
-        raise CheckpointError(f"checkpoint {path} is corrupt: move it away to restart its run")
+        raise CheckpointError(f"checkpoint {path} is corrupt: move it away to restart the run")
     return facts
 
 
 @dataclasses.dataclass(frozen=True)
 class Unsized:
-    """Stands in `load`'s `like` for an array of a type whose shape only the checkpoint knows."""
+    """Placeholder in the `like` of `load` for an array of known dtype whose shape only the checkpoint knows."""
 
     dtype: Any
 
 
 @dataclasses.dataclass(frozen=True)
 class Front:
-    """Stands in `load`'s `like` for an array, in C order, of which the front was saved; that part is filled."""
+    """Placeholder in the `like` of `load` for a C-ordered array of which only the front was saved."""
 
     array: np.ndarray
 
 
 def _restore(path: str | os.PathLike, arrays: Any, name: str, leaf: Any) -> Any:
-    """Reads one array as `leaf` asks for it."""
+    """Reads one array in the form that `leaf` specifies."""
     with arrays.zip.open(f"{name}.npy") as f:
         shape, is_fortran, dtype = npz.read_header(f)
         if isinstance(leaf, Unsized):
             if dtype != leaf.dtype:
-                raise CheckpointError(f"checkpoint {path}: {name} is {dtype}, not {np.dtype(leaf.dtype)}")
+                raise CheckpointError(f"checkpoint {path}: {name} is {dtype}, expected {np.dtype(leaf.dtype)}")
             npz.check_size(arrays, name)
             return arrays[name]
         is_front = isinstance(leaf, Front)
@@ -194,7 +194,7 @@ def _restore(path: str | os.PathLike, arrays: Any, name: str, leaf: Any) -> Any:
         if not (is_part or shape == own.shape) or dtype != own.dtype:
             raise CheckpointError(
                 f"checkpoint {path} has a different configuration: {name} is {dtype}{list(shape)}, "
-                f"not {own.dtype}{list(own.shape)}"
+                f"expected {own.dtype}{list(own.shape)}"
             )
         if not isinstance(own, np.ndarray):
             array = jnp.asarray(arrays[name])
@@ -203,7 +203,7 @@ def _restore(path: str | os.PathLike, arrays: Any, name: str, leaf: Any) -> Any:
         if is_fortran or not view.flags.c_contiguous:
             view[...] = arrays[name]
             return view
-        # Straight into the array: large ones are in memory once only.
+        # Read directly into the array, so that large arrays are in memory only once.
         rest = memoryview(view.reshape(-1).view(np.uint8))  # type: ignore[arg-type]  # arrays are buffers
         while len(rest):
             count = f.readinto(rest)
@@ -214,22 +214,22 @@ def _restore(path: str | os.PathLike, arrays: Any, name: str, leaf: Any) -> Any:
 
 
 def load(path: str | os.PathLike, like: Any) -> Any:
-    """Reads a checkpoint's tree.
+    """Reads the pytree of a checkpoint.
 
     Args:
         path: the file.
-        like: a pytree of arrays of the same structure, shapes and types, or `Unsized`, or `Front`. Its numpy
-            arrays are filled in place.
+        like: a pytree of the same structure, whose leaves are arrays of the same shapes and dtypes, or `Unsized`,
+            or `Front`. Its numpy arrays are filled in place.
 
     Returns:
-        The tree: numpy arrays where `like` has them, the others on the default device.
+        The tree, with numpy arrays where `like` has them and all other arrays on the default device.
     """
     with _open(path) as arrays:
         expected = _named_leaves(like)
         found = set(arrays.files) - {"facts"}
         if found != set(expected):
             raise CheckpointError(
-                f"checkpoint {path} belongs to another agent or version: it lacks "
+                f"checkpoint {path} belongs to a different agent or version: it lacks "
                 f"{sorted(set(expected) - found)[:3]} and has {sorted(found - set(expected))[:3]} instead"
             )
         leaves = [_restore(path, arrays, name, leaf) for name, leaf in expected.items()]

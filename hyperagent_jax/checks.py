@@ -1,6 +1,6 @@
-"""Checks of settings: one clear line for every value a user can get wrong.
+"""Checks settings, with a clear one-line message for every value that a user may get wrong.
 
-The size of jax arrays is not checked: they may be traced, so that settings can be vmapped over.
+The values of jax arrays are not checked: they may be traced, so that settings can be vmapped over.
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ def whole_number(name: str, value: Any, low: int) -> None:
 
 
 def real_number(name: str, value: Any, low: float, high: float = math.inf, *, is_open: bool = False) -> None:
-    """Raises ValueError unless `value` is a finite number in [low, high], or in (low, high] when `is_open`."""
+    """Raises ValueError unless `value` is a finite number in [low, high], or in (low, high] if `is_open`."""
     if isinstance(value, jax.Array):
         return
     if isinstance(value, bool) or not isinstance(value, numbers.Real) or not math.isfinite(value):
@@ -62,7 +62,7 @@ def not_empty(config: Any, *names: str) -> None:
     """Raises ValueError if one of these fields of a dataclass is an empty list."""
     for name in names:
         if not getattr(config, name):
-            raise ValueError(f"{name} must name at least one")
+            raise ValueError(f"{name} must not be empty")
 
 
 def positive(config: Any, *names: str) -> None:

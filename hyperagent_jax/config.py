@@ -1,4 +1,4 @@
-"""Settings of config dataclasses: from command-line flags, from JSON, and for a run."""
+"""Reads the settings of config dataclasses from command-line flags and from JSON."""
 
 from collections.abc import Callable, Mapping
 import copy
@@ -17,7 +17,7 @@ from hyperagent_jax import errors
 
 @functools.cache
 def field_help(config_class: type) -> dict[str, str]:
-    """The text of every field in the `Attributes:` sections of a dataclass and its bases."""
+    """Returns the description of every field in the `Attributes:` sections of a dataclass and its bases."""
     texts: dict[str, str] = {}
     for cls in reversed(config_class.__mro__):
         section = (cls.__doc__ or "").partition("Attributes:\n")[2]
@@ -30,12 +30,12 @@ class Setting(NamedTuple):
     """One setting of a config."""
 
     type: Any  # its annotation
-    default: Any  # of a preset, the preset's
-    help: str  # its text in the docstring
+    default: Any  # for a preset, the preset's default
+    help: str  # its description in the docstring
 
 
 def settings_of(config_class: Any) -> dict[str, Setting]:
-    """Returns the settings of a config dataclass by name, or of a preset, which overrides some of its defaults."""
+    """Returns the settings by name of a config dataclass, or of a preset, which overrides some defaults."""
     overrides = getattr(config_class, "overrides", {})
     config_class = getattr(config_class, "config_class", config_class)
     texts = field_help(config_class)
@@ -46,16 +46,16 @@ def settings_of(config_class: Any) -> dict[str, Setting]:
 
 
 def cap_replay(config: Any, num_interactions: int) -> Any:
-    """Returns the config with a replay no larger than a run of `num_interactions` can fill."""
+    """Returns the config with a replay that is not larger than a run of `num_interactions` can fill."""
     if config.replay_capacity <= num_interactions:
         return config
-    capped = copy.copy(config)  # what is checked already need not be checked again: grids make many of these
+    capped = copy.copy(config)  # skips the checks, which have passed before: grids make many of these
     object.__setattr__(capped, "replay_capacity", num_interactions)
     return capped
 
 
 def is_list(annotation: Any) -> bool:
-    """Whether the values of a field are tuples of any length, such as tuple[int, ...]."""
+    """Returns whether the values of a field are tuples of any length, such as tuple[int, ...]."""
     return isinstance(annotation, python_types.GenericAlias)
 
 
@@ -67,7 +67,7 @@ _DEFINE: dict[Any, Callable[..., Any]] = {
 
 
 def define_flags(config_classes: Mapping[str, Any], values: flags.FlagValues = flags.FLAGS) -> None:
-    """Defines one flag per field of any config dataclass or preset, by the names of agents; unset by default."""
+    """Defines one flag per field of the config dataclasses or presets, given by agent; unset by default."""
     settings = {agent: settings_of(config_class) for agent, config_class in config_classes.items()}
     owners: dict[str, list[str]] = {}
     for agent, own in settings.items():
@@ -83,7 +83,7 @@ def define_flags(config_classes: Mapping[str, Any], values: flags.FlagValues = f
 
 
 def _defaults_text(defaults: dict[str, Any]) -> str:
-    """The first agent's default, and behind it those of agents that have another."""
+    """Returns the first agent's default, followed by any that differ."""
     agents: dict[str, list[str]] = {}
     for agent, value in defaults.items():
         agents.setdefault(str(value) if value is None else as_text(value), []).append(agent)
@@ -94,9 +94,9 @@ def _defaults_text(defaults: dict[str, Any]) -> str:
 def from_flags(
     agent: str, config_classes: Mapping[str, Any], values: flags.FlagValues, kind: str = "agent"
 ) -> Any:
-    """Makes the config of an agent from the flags that were set and `define_flags` defined.
+    """Makes the config of an agent from the flags of `define_flags` that are set.
 
-    `kind` says what `agent` names, if it is something else.
+    `kind` says what `agent` is the name of, for messages.
     """
     own = settings_of(config_classes[agent])
     every = {name for cls in config_classes.values() for name in settings_of(cls)}
@@ -120,12 +120,12 @@ def from_flags(
 
 
 def as_json(config: Any) -> dict[str, Any]:
-    """The settings of a config as JSON gives them back: tuples are lists."""
+    """Returns the settings of a config as they come back from JSON: tuples become lists."""
     return json.loads(json.dumps(dataclasses.asdict(config)))
 
 
 def as_text(value: Any) -> str:
-    """A value as flags and columns of results.csv have it."""
+    """Formats a value as in flags and in columns of results.csv."""
     if isinstance(value, tuple):
         return ",".join(map(str, value))
     return "" if value is None else str(value)
@@ -135,15 +135,15 @@ _JSON_NAMES = {bool: "true or false", int: "a whole number", float: "a number", 
 
 
 def from_json(name: str, annotation: Any, value: Any) -> Any:
-    """Returns a value read from JSON as the type of a field; UserError if it is not of that type.
+    """Converts a value read from JSON to the type of a field; raises UserError if it is of a different type.
 
-    Whole numbers serve for floats, lists for tuples and null for None; nothing else is converted.
+    Whole numbers are accepted as floats, lists as tuples and null as None; nothing else is converted.
     """
     if is_list(annotation):
         element = get_args(annotation)[0]
         if isinstance(value, list):
             return tuple(from_json(name, element, x) for x in value)
-        raise errors.UserError(f"{name} must be a list of {_JSON_NAMES[element]} each, got {json.dumps(value)}")
+        raise errors.UserError(f"{name} must be a list, each {_JSON_NAMES[element]}, got {json.dumps(value)}")
     kinds = get_args(annotation) or (annotation,)  # int | None
     if value is None and python_types.NoneType in kinds:
         return None

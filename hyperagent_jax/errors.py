@@ -1,4 +1,4 @@
-"""The error that is shown to a user as one line, without a traceback."""
+"""The error that is shown to the user as one line, without a traceback."""
 
 from collections.abc import Iterator
 import contextlib
@@ -8,12 +8,12 @@ class UserError(Exception):
     """Something the user can fix; the message says what is wrong and what to do, in one line."""
 
     def __init__(self, message: str):
-        super().__init__(" ".join(message.splitlines()))  # names of files may have line breaks
+        super().__init__(" ".join(message.splitlines()))  # file names may contain line breaks
 
 
 @contextlib.contextmanager
 def settings_are_the_users(prefix: str = "") -> Iterator[None]:
-    """Turns the ValueError of a bad setting into a UserError."""
+    """Converts the ValueError of a bad setting to a UserError."""
     try:
         yield
     except ValueError as error:
@@ -22,7 +22,7 @@ def settings_are_the_users(prefix: str = "") -> Iterator[None]:
 
 @contextlib.contextmanager
 def optional_library(name: str, extra: str) -> Iterator[None]:
-    """Turns a failed import into a line that says what to install."""
+    """Converts a failed import to a one-line error that says what to install."""
     try:
         yield
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""Files that are whole or not there: written under a name of their own, on disk, then put in place."""
+"""Writes files atomically: under a temporary name first, which is then renamed."""
 
 from collections.abc import Iterator
 import contextlib
@@ -13,7 +13,7 @@ from hyperagent_jax import errors
 
 @contextlib.contextmanager
 def writing(path: pathlib.Path) -> Iterator[None]:
-    """Turns an OSError into one line that names the file."""
+    """Converts an OSError to a one-line error that names the file."""
     try:
         yield
     except OSError as error:
@@ -21,17 +21,17 @@ def writing(path: pathlib.Path) -> Iterator[None]:
 
 
 def process_name() -> str:
-    """A name of this process that no other has, on this host or on another one that shares its disk."""
+    """Returns a name of this process that is unique on this host and on all that share its disk."""
     return f"{socket.gethostname()}-{os.getpid()}"
 
 
 def unfinished(path: pathlib.Path) -> pathlib.Path:
-    """Where this process writes what will be at `path`: two that write the same file do not meet."""
+    """Returns this process's temporary name for the file at `path`; it is different for every process."""
     return path.with_name(f"{path.name}.{process_name()}-{uuid.uuid4().hex[:6]}.unfinished")
 
 
 def delete_unfinished(path: pathlib.Path) -> None:
-    """Removes what any process left of writing the file at `path`."""
+    """Deletes temporary files that any process left behind while writing the file at `path`."""
     with contextlib.suppress(OSError):
         for file in path.parent.iterdir():
             if file.name.startswith(f"{path.name}.") and file.name.endswith("unfinished"):
@@ -39,7 +39,7 @@ def delete_unfinished(path: pathlib.Path) -> None:
 
 
 def sync_folder(folder: pathlib.Path) -> None:
-    """Has the names in a folder survive a power cut, where the file system offers that."""
+    """Makes the names in a folder survive a power cut, if the file system supports it."""
     with contextlib.suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)
         try:
@@ -52,7 +52,7 @@ def sync_folder(folder: pathlib.Path) -> None:
 def replacing(path: pathlib.Path, mode: str = "w", keep: pathlib.Path | None = None) -> Iterator[Any]:
     """Opens a file ("w" for text, "w+b" for bytes) that replaces the one at `path` once it is complete.
 
-    With `keep`, what was at `path` before is there afterwards.
+    With `keep`, the previous file at `path` is kept under that name.
     """
     own = unfinished(path)
     text = {} if "b" in mode else {"newline": "", "encoding": "utf-8"}

@@ -16,13 +16,13 @@ class IndexDistribution(NamedTuple):
     """A distribution over R^dim.
 
     Attributes:
-        name: its name in `make`.
+        name: name in `make`.
         dim: dimension of one sample.
-        mean: the common mean of every coordinate.
-        second_moment: the constant c of E[xi xi^T] = c I, or None when the second moment is not a
-            multiple of the identity.
+        mean: mean of every coordinate.
+        second_moment: the constant c of E[xi xi^T] = c I, or None if the second moment is not a multiple of the
+            identity.
         sample: maps (key, shape) to an array [*shape, dim].
-        support: all its points, equally likely, [num_points, dim]; None when they cannot be enumerated.
+        support: all points, equally likely, [num_points, dim]; None if they cannot be enumerated.
     """
 
     name: str
@@ -34,7 +34,7 @@ class IndexDistribution(NamedTuple):
 
     @property
     def is_isotropic(self) -> bool:
-        """Whether the expectation over the index has the closed form of the exact loss."""
+        """Whether the expectation over the index has the exact loss's closed form."""
         return self.mean == 0.0 and self.second_moment is not None
 
 
@@ -99,7 +99,7 @@ def unit_cube(dim: int) -> IndexDistribution:
 
 
 def coordinate(dim: int) -> IndexDistribution:
-    """Makes the uniform distribution on the unit vectors e_1 .. e_dim; choosing a member of an ensemble."""
+    """Makes the uniform distribution on the unit vectors e_1 .. e_dim, which select a member of an ensemble."""
     _check_dim(dim)
     return IndexDistribution(
         "coordinate",
@@ -132,7 +132,7 @@ def exponential_mask(dim: int) -> IndexDistribution:
 
 
 def no_index() -> IndexDistribution:
-    """Makes the distribution on the one point of R^0, for networks that have no index."""
+    """Makes the distribution on the only point of R^0, for networks without index."""
     return IndexDistribution("no_index", 0, 0.0, 1.0, lambda key, shape: jnp.zeros((*shape, 0)))
 
 
@@ -153,6 +153,6 @@ DISTRIBUTIONS: dict[str, Callable[[int], IndexDistribution]] = {
 
 
 def make(name: str, dim: int) -> IndexDistribution:
-    """Makes a distribution by its name."""
+    """Makes a distribution by name."""
     checks.one_of("distribution", name, tuple(DISTRIBUTIONS))
     return DISTRIBUTIONS[name](dim)

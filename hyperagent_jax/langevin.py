@@ -1,8 +1,8 @@
 """Optimisers that sample: Adam with Langevin noise, as optax transformations whose `update` takes a random key.
 
-Both are of LMC-LSVI (https://arxiv.org/abs/2305.18246): an agent that is greedy in parameters which such an
-optimiser moves explores by its noise alone. Step and noise are one sum: in float32, noise of a scale of 1e-8 that
-is added to a weight by itself is lost.
+Both are from LMC-LSVI (https://arxiv.org/abs/2305.18246): an agent that is greedy with respect to the parameters
+of such an optimiser explores only through its noise. Step and noise are added before they update a weight: in
+float32, noise on a scale of 1e-8 would be lost if it were added to a weight separately.
 """
 
 from collections.abc import Callable
@@ -49,7 +49,7 @@ class StochasticTransformation(NamedTuple):
 
 
 def _noise_like(key: types.PRNGKey, tree: types.Params, noise: str) -> types.Params:
-    """Independent numbers of mean 0 and variance 1 in the shape of a pytree."""
+    """Returns independent numbers of mean 0 and variance 1 with the structure of a pytree."""
     leaves, structure = jax.tree.flatten(tree)
     draw = jax.random.normal if noise == "normal" else jax.random.rademacher
     keys = [jax.random.fold_in(key, i) for i in range(len(leaves))]
@@ -65,7 +65,7 @@ def _make(
     max_grad_norm: float,
     noise: str,
 ) -> StochasticTransformation:
-    """Makes an optimiser of `step`: (count, gradient, mu, nu) of an array to its step and its noise's factor."""
+    """Makes an optimiser from `step`, which maps (count, gradient, mu, nu) of an array to (step, noise factor)."""
     checks.real_number("noise_scale", noise_scale, 0)
     checks.one_of("noise", noise, NOISES)
     clip = optax.identity() if max_grad_norm == math.inf else optax.clip_by_global_norm(max_grad_norm)
@@ -108,7 +108,7 @@ def langevin_adam(
     max_grad_norm: float = math.inf,
     noise: str = "normal",
 ) -> StochasticTransformation:
-    """Makes Adam whose noise is preconditioned as its step: stochastic gradient Langevin dynamics.
+    """Makes Adam with noise that is preconditioned like its step: stochastic gradient Langevin dynamics.
 
     With m^ and v^ Adam's corrected moments, the step is lr m^ / (sqrt(v^) + eps) and the noise
     noise_scale sqrt(2 lr sqrt(1 - b2^t) / (1 - b1^t)) n / sqrt(sqrt(v) + eps).
@@ -120,7 +120,7 @@ def langevin_adam(
         b2: decay rate of the second moment.
         eps: epsilon.
         max_grad_norm: the gradient is clipped to this global norm.
-        noise: n, "normal" or, cheaper, "signs": with the same mean and variance.
+        noise: n, "normal" or, cheaper, "signs" with the same mean and variance.
     """
 
     def step(count: types.Array, g: types.Array, m: types.Array, v: types.Array) -> _DriftAndNoise:

@@ -1,9 +1,9 @@
-"""Lazy Adam: the same Adam for tables of rows, at the cost of the rows that a batch asks for.
+"""Lazy Adam: equals Adam for tables of rows, at the cost of only the rows that a batch looks up.
 
-A network on integer states has a first layer that is a table of rows (`torsos.look_up_row`). This file has all
-that a learner needs to train it without visiting every row in every update: Adam's motion of rows without gradient
-in closed form (`RowAdvance`), the tables among a network's parameters (`RowTables`), and the functions that a
-learner binds (`init`, `update`, `apply_gradient`, `whole_params`, `params_at`).
+A network on integer states has a first layer that is a table of rows (`torsos.look_up_row`). This file contains
+all that a learner needs to train it without visiting every row in every update: Adam's updates of rows without
+gradient in closed form (`RowAdvance`), the tables among a network's parameters (`RowTables`), and the functions
+that a learner binds (`init`, `update`, `apply_gradient`, `whole_params`, `params_at`).
 """
 
 import math
@@ -26,34 +26,34 @@ class LazyAdam(optimizers.Adam):
     """`Adam` for networks whose first layer is a table of rows looked up by integer states.
 
     Plain Adam visits every row in every update, because a row without a gradient still moves with its decaying
-    momentum. That motion can be summed up afterwards (`RowAdvance`), so this one brings a row up to date when a
-    batch next asks for it. The result is Adam's up to rounding, and the cost of an update does not grow with the
-    number of states.
+    momentum. These moves can be summed afterwards (`RowAdvance`), so lazy Adam brings a row up to date when a
+    batch next looks it up. The result equals Adam's up to rounding, and the cost of an update does not grow with
+    the number of states.
     """
 
     @property
     def is_accurate(self) -> bool:
-        """Whether the rules of `coasting_rules` are made for these decay rates."""
+        """Whether the rules of `coasting_rules` are accurate for these decay rates."""
         return 0 < self.b1 <= 0.9 and 0.99 <= self.b2 < 1
 
 
-# Beyond this many updates without gradient the momentum has decayed to nothing (0.9 ** 256 = 2e-12).
+# After this many updates without gradient, the momentum is negligible (0.9 ** 256 = 2e-12).
 _MAX_AGE = 256
-# Beyond this many updates the correction of the momentum's bias is one (0.9 ** 128 = 1e-6).
+# After this many updates, the bias correction of the momentum is one (0.9 ** 128 = 1e-6).
 _MAX_TIME = 128
 
 
 def coasting_rules(b1: float, b2: float) -> np.ndarray:
-    """Two-point Gauss rules for the sums over j = 1..age that `RowAdvance` needs.
+    """Computes the two-point Gauss rules for the sums over j = 1..age that `RowAdvance` needs.
 
-    The sum has the weights b1^j / (1 - b1^(time + j)) and a factor that is a smooth function of
-    s_j = sqrt((1 - b2^(time + j)) / b2^j), so the rules are those of the weights as a measure on s.
+    The sum has weights b1^j / (1 - b1^(time + j)) and a factor that is a smooth function of
+    s_j = sqrt((1 - b2^(time + j)) / b2^j), so the rules treat the weights as a measure on s.
 
     Returns:
-        [_MAX_TIME + 1, _MAX_AGE + 1, 4]: for every time and age two nodes j (real numbers) and two weights.
+        [_MAX_TIME + 1, _MAX_AGE + 1, 4]: for every time and age, two nodes j (real numbers) and two weights.
     """
     j = np.arange(1.0, _MAX_AGE + 1)
-    reached = np.tri(_MAX_AGE + 1, _MAX_AGE, -1)  # row `age` has ones at j <= age
+    reached = np.tri(_MAX_AGE + 1, _MAX_AGE, -1)  # row `age` has ones for j <= age
     per_time = []
     for time in range(_MAX_TIME + 1):
         mass = reached * b1**j / (1 - b1 ** (time + j))
@@ -71,7 +71,7 @@ def coasting_rules(b1: float, b2: float) -> np.ndarray:
         nodes = -np.log((mean[:, None] + nodes) ** 2 + b2**time) / np.log(b2)
         per_time.append(np.concatenate([nodes, total[:, None] * vectors[:, 0] ** 2], axis=1))
     rules = np.stack(per_time)
-    rules[:, 0, :2] = 1.0  # age 0 has no weight; any node will do
+    rules[:, 0, :2] = 1.0  # age 0 has no weight, so its nodes are arbitrary
     return rules.astype(np.float32)
 
 
@@ -84,12 +84,12 @@ class Rows(NamedTuple):
 
 
 class RowAdvance:
-    """Adam's steps without gradient, any number of them at once.
+    """Applies any number of Adam's steps without gradient in closed form.
 
-    Over the updates `updated + 1 .. now` Adam moves a row without gradient by
+    In the updates `updated + 1 .. now`, Adam moves a row without gradient by
         -lr sum_j [b1^j mu / (1 - b1^(updated + j))] / [sqrt(b2^j nu / (1 - b2^(updated + j))) + eps],
-    and a two-point Gauss rule gives that sum to a relative error of 1e-6 (of 3e-3 for rows last written in
-    the very first updates, when the corrections of the bias still change quickly).
+    and a two-point Gauss rule gives that sum with a relative error of 1e-6 (3e-3 for rows last written in the very
+    first updates, when bias corrections still change quickly).
     """
 
     def __init__(self, adam: LazyAdam):
@@ -101,7 +101,7 @@ class RowAdvance:
         self._rules = coasting_rules(adam.b1, adam.b2)
 
     def __call__(self, rows: Rows, updated: types.Array, now: types.Array) -> Rows:
-        """Brings rows that include `updated` [num_rows] updates up to update `now`, never back."""
+        """Advances rows that include `updated` [num_rows] updates to update `now`, never backwards."""
         adam = self._adam
         log_b1, log_b2 = float(np.log(adam.b1)), float(np.log(adam.b2))
         age = jnp.maximum(now - updated, 0)
@@ -112,7 +112,7 @@ class RowAdvance:
         root_nu = jnp.sqrt(rows.nu)
         first = root_scale[:, :1] * root_nu + adam.eps
         second = root_scale[:, 1:] * root_nu + adam.eps
-        # weights[0] / first + weights[1] / second with one division
+        # weights[0] / first + weights[1] / second with a single division
         step = (weights[:, :1] * second + weights[:, 1:] * first) / (first * second)
         decay = age[:, None].astype(jnp.float32)
         return Rows(
@@ -120,7 +120,7 @@ class RowAdvance:
         )
 
     def with_gradient(self, rows: Rows, gradient: types.Array, count: types.Array) -> Rows:
-        """One Adam update of rows that are up to date, as update number `count` (the first is 1)."""
+        """Applies one Adam update to rows that are up to date, as update number `count` (the first is 1)."""
         adam = self._adam
         mu = adam.b1 * rows.mu + (1 - adam.b1) * gradient
         nu = adam.b2 * rows.nu + (1 - adam.b2) * gradient**2
@@ -131,10 +131,10 @@ class RowAdvance:
 
 
 class RowTables:
-    """The tables of rows among a network's parameters, taken side by side as one, [num_rows, width].
+    """The tables of rows among a network's parameters, concatenated to one, [num_rows, width].
 
-    A table is [num_rows, width], or [members, num_rows, width] in an ensemble. Leading batch axes, and
-    fewer rows than the network was made with, are allowed everywhere.
+    A table is [num_rows, width], or [members, num_rows, width] in an ensemble. Leading batch axes, and fewer rows
+    than the network has, are allowed everywhere.
     """
 
     def __init__(self, params_like: types.Params):
@@ -149,14 +149,14 @@ class RowTables:
         rows = []
         for path, shape in self._shapes.items():
             table = flat.pop(path)
-            if len(shape) == 3:  # the members' rows stand side by side
+            if len(shape) == 3:  # concatenate the members' rows
                 table = jnp.moveaxis(table, -3, -2)
                 table = table.reshape(*table.shape[:-2], shape[0] * shape[2])
             rows.append(table)
         return traverse_util.unflatten_dict(flat), jnp.concatenate(rows, axis=-1)
 
     def join(self, rest: types.Params, rows: types.Array) -> types.Params:
-        """Joins what `split` has split."""
+        """Inverts `split`."""
         widths = [math.prod(shape) // shape[-2] for shape in self._shapes.values()]
         tables = jnp.split(rows, np.cumsum(widths)[:-1], axis=-1)
         for i, shape in enumerate(self._shapes.values()):
@@ -166,7 +166,7 @@ class RowTables:
         return self._with_tables(rest, tables)
 
     def batch_axes(self, rest: types.Params) -> types.Params:
-        """The vmap axes of joined parameters whose tables have a batch axis."""
+        """Returns the vmap axes of joined parameters whose tables have a batch axis."""
         return self._with_tables(jax.tree.map(lambda _: None, rest), [0] * len(self._shapes))
 
     def _with_tables(self, rest: types.Params, tables: list[Any]) -> types.Params:
@@ -178,10 +178,10 @@ class LazyState(NamedTuple):
     """The `opt_state` of a learner with `LazyAdam`.
 
     Attributes:
-        rest: Adam's state of all parameters but the tables.
+        rest: Adam's state for all parameters except the tables.
         rows: value, mu, nu and target of every row, [num_rows, 4, width]. The first three are as of the row's last
             write. `target` is the row at the last target copy, valid only for rows written since.
-        updated: number of updates each row includes, [num_rows].
+        updated: number of updates that each row includes, [num_rows].
     """
 
     rest: optax.OptState
@@ -190,14 +190,14 @@ class LazyState(NamedTuple):
 
 
 class LazyRules:
-    """What does not change while a learner with `LazyAdam` runs.
+    """The constants of a learner with `LazyAdam`.
 
     Attributes:
         adam: Adam's constants.
         target_period: number of updates between target copies.
         tables: the tables among the network's parameters.
         advance: Adam's steps without gradient.
-        rest_optimizer: the optimiser of all other parameters; clipping is done before.
+        rest_optimizer: the optimiser of all other parameters, applied after clipping.
     """
 
     def __init__(self, adam: LazyAdam, target_period: int | types.Array, params_like: types.Params):
@@ -219,12 +219,12 @@ def init(key: types.PRNGKey, *, network: epistemic.EpistemicNetwork, rules: Lazy
         jnp.zeros(table.shape[0], jnp.int32),
     )
     count = jnp.zeros((), jnp.int32)
-    # A copy, because a state that holds the same array twice cannot be donated.
+    # Copy, because a state that contains the same array twice cannot be donated.
     return types.LearnerState(rest, jax.tree.map(jnp.copy, rest), opt_state, variables.prior, count)
 
 
 def _gather(opt_state: LazyState, states: types.Array) -> tuple[Rows, types.Array, types.Array]:
-    """Rows, target rows and numbers of updates of some states, as they are stored."""
+    """Returns rows, target rows and numbers of updates of some states, as stored."""
     packed = opt_state.rows[states]
     return Rows(packed[:, 0], packed[:, 1], packed[:, 2]), packed[:, 3], opt_state.updated[states]
 
@@ -232,7 +232,7 @@ def _gather(opt_state: LazyState, states: types.Array) -> tuple[Rows, types.Arra
 def _up_to_date(
     opt_state: LazyState, states: types.Array, count: types.Array, rules: LazyRules
 ) -> tuple[Rows, types.Array, types.Array]:
-    """Like `_gather`, with rows as of update `count` and targets as of the last target copy."""
+    """Returns the same as `_gather`, with rows as of update `count` and targets as of the last target copy."""
     rows, target, updated = _gather(opt_state, states)
     last_copy = count - count % rules.target_period
     caught_up = rules.advance(rows, updated, last_copy).value
@@ -268,7 +268,7 @@ def update(
     states = jnp.concatenate([transitions.o_tm1, transitions.o_t])
     rows, target, updated = _up_to_date(state.opt_state, states, state.count, rules)
 
-    def pair(x: types.Array) -> types.Array:  # every transition has its own table of two rows: o_tm1 and o_t
+    def pair(x: types.Array) -> types.Array:  # gives every transition its own table of two rows: o_tm1 and o_t
         return jnp.stack([x[:batch_size], x[batch_size:]], axis=1)
 
     first = jnp.zeros(batch_size, jnp.int32)
@@ -286,8 +286,8 @@ def update(
     states = transitions.o_tm1
     rows, target, updated = jax.tree.map(lambda x: x[:batch_size], (rows, target, updated))
     rest_gradient, row_gradient = tables.split(gradient)
-    # A state may occur more than once in a batch: every occurrence gets the whole gradient of its
-    # row, so that all of them write the same thing.
+    # A state may occur more than once in a batch: every occurrence gets the whole gradient of its row, so that all
+    # of them write the same values.
     same = (states[:, None] == states[None, :]).astype(jnp.float32)
     row_gradient = jnp.matmul(same, row_gradient[:, 0], precision=jax.lax.Precision.HIGHEST)
     squared_norm = optax.tree.norm(rest_gradient, squared=True) + jnp.sum(
@@ -295,8 +295,8 @@ def update(
     )
     params, target_params, opt_state, rows = _step(state, rest_gradient, rows, row_gradient, squared_norm, rules)
     packed = jnp.stack([rows.value, rows.mu, rows.nu, target], axis=1)
-    # `updated` is never ahead of `count`. The maximum makes the write depend on the read, without which
-    # XLA copies the array in every step of a loop.
+    # `updated` never exceeds `count`. The maximum makes the write depend on the read; otherwise XLA would copy the
+    # array in every step of a loop.
     now = jnp.maximum(updated, state.count + 1)
     opt_state = LazyState(
         opt_state, state.opt_state.rows.at[states].set(packed), state.opt_state.updated.at[states].set(now)
@@ -314,7 +314,7 @@ def _step(
     squared_norm: types.Array,
     rules: LazyRules,
 ) -> tuple[types.Params, types.Params, optax.OptState, Rows]:
-    """One step of Adam, with clipping: new params, target params and Adam's state of the rest, and new rows."""
+    """Applies one clipped step of Adam; returns params, target params and Adam's state of the rest, and rows."""
     max_norm = rules.adam.max_grad_norm
     clip = jnp.minimum(1.0, max_norm * jax.lax.rsqrt(jnp.maximum(squared_norm, 1e-30)))
     clipped = jax.tree.map(lambda g: clip * g, rest_gradient)
@@ -328,11 +328,11 @@ def _step(
 def apply_gradient(
     state: types.LearnerState, gradient: types.Params, *, rules: LazyRules, **extra_args: Any
 ) -> types.LearnerState:
-    """Updates the parameters with the gradient of whole parameters; visits all rows, as plain Adam does.
+    """Updates the parameters with a gradient of all parameters; visits all rows, like plain Adam.
 
     Args:
         state: the learner's state.
-        gradient: a gradient like the parameters of `Learner.variables`.
+        gradient: a gradient with the structure of the parameters of `Learner.variables`.
         rules: see `LazyRules`.
         **extra_args: ignored; other optimisers may need them.
 
@@ -359,7 +359,7 @@ def whole_params(state: types.LearnerState, *, rules: LazyRules) -> types.Params
 def params_at(
     state: types.LearnerState, observation: types.Array, *, rules: LazyRules
 ) -> tuple[types.Params, types.Array]:
-    """Returns online parameters with one row, that of an integer observation, and its place in them, 0."""
+    """Returns online parameters with a single row, that of an integer observation, and its position there, 0."""
     rows, _, updated = _gather(state.opt_state, observation[None])
     params = rules.tables.join(state.params, rules.advance(rows, updated, state.count).value)
     return params, jnp.zeros_like(observation)

@@ -1,4 +1,4 @@
-"""The one learner: Double-DQN's update for any epistemic network, loss and optimiser."""
+"""The learner of all agents: Double-DQN's update for any epistemic network, loss and optimiser."""
 
 from collections.abc import Callable, Sequence
 import functools
@@ -39,7 +39,7 @@ class StepFn(Protocol):
 
 
 class UpdateFn(Protocol):
-    """An update with random numbers drawn before."""
+    """An update with pre-drawn random numbers."""
 
     def __call__(
         self, state: LearnerState, batch: types.Batch, noise: losses.LossNoise, /
@@ -48,10 +48,10 @@ class UpdateFn(Protocol):
 
 
 class UpdateNoise(NamedTuple):
-    """The random numbers of one update when the optimiser needs some, too.
+    """The random numbers of one update if the optimiser needs some as well.
 
     Attributes:
-        loss: those of the loss.
+        loss: random numbers of the loss.
         optimizer: data of the optimiser's key, two 32-bit words.
     """
 
@@ -70,7 +70,7 @@ class ParamsFn(Protocol):
     """Reads the parameters of a state."""
 
     def __call__(self, state: LearnerState, /) -> types.Params:
-        """Returns whole online parameters."""
+        """Returns all online parameters."""
 
 
 class ParamsAtFn(Protocol):
@@ -131,18 +131,18 @@ class ApplyGradientFn(Protocol):
 
 
 class ResetFn(Protocol):
-    """Starts parts of the parameters over."""
+    """Reinitialises a part of the parameters."""
 
     def __call__(self, state: LearnerState, key: types.PRNGKey, /) -> LearnerState:
         """Returns the state after the reset."""
 
 
 class ResetRule(NamedTuple):
-    """When and what starts over.
+    """When to reset which parameters.
 
     Attributes:
-        period: updates between two resets.
-        kept_share: maps the path of a parameter, as names, to the share of its old value that stays.
+        period: updates between resets.
+        kept_share: maps the path of a parameter, as names, to the fraction of its old value that is kept.
     """
 
     period: int
@@ -156,21 +156,21 @@ class Learner(NamedTuple):
         init: maps a key to a LearnerState.
         step: maps (state, batch, key) to (state, metrics): the `losses` of the transitions [B], which
             prioritised replays need, and the `loss`, their weighted mean plus any regulariser and penalty.
-        update: `step` with random numbers instead of a key, for loops that draw for many steps at once.
+        update: `step` with random numbers instead of a key, for loops that draw in blocks of steps.
         draw: maps (key, batch_size) to the random numbers of one step.
         variables: maps a state to the network's Variables. Outside jit these are the state's own arrays: copy them
             before a step that donates the state.
         values: maps (state, observation, indices [n, M]) to Q-values [n, num_actions]; takes the prior's belief
-            as a fourth argument if it is known.
+            as an optional fourth argument.
         batch_loss: maps (params, target_params, prior, batch, noise) to (scalar, losses [B]), for training loops
             with their own gradients or targets; without the gradient penalty.
         value_and_grad: maps the same to ((scalar, losses [B]), gradient), with regulariser and gradient penalty.
         apply_gradient: maps (state, gradient) to the state after one step of the optimiser and of the target.
-            `update` is `value_and_grad` at the state's own parameters, then this one; put a `pmean` in between to
-            train on several devices. Keyword arguments go to the optimiser.
-        reset: maps (state, key) to a state whose parameters have, in part, started over; None unless there is a
+            `update` is `value_and_grad` at the state's own parameters, followed by `apply_gradient`; insert a
+            `pmean` in between to train on several devices. Keyword arguments are passed to the optimiser.
+        reset: maps (state, key) to a state with partly reinitialised parameters; None unless there is a
             `ResetRule`. Loops call it after every `reset_period` updates.
-        reset_period: updates between two resets; 0 for none.
+        reset_period: updates between resets; 0 for no resets.
     """
 
     init: InitFn
@@ -191,7 +191,7 @@ def init(
 ) -> LearnerState:
     """Initialises a learner's state from a random key."""
     params, prior = network.init(key)
-    # A copy, because a state that holds the same array twice cannot be donated.
+    # Copy, because a state that contains the same array twice cannot be donated.
     target_params = jax.tree.map(jnp.copy, params)
     return LearnerState(params, target_params, optimizer.init(params), prior, jnp.zeros((), jnp.int32))
 
@@ -209,11 +209,11 @@ def apply_gradient(
 
     Args:
         state: the learner's state.
-        gradient: a gradient like `state.params`.
+        gradient: a gradient with the structure of `state.params`.
         optimizer: the optimiser.
         target_period: see `make_learner`.
         polyak: see `make_learner`.
-        **extra_args: further arguments of the optimiser's update, such as `value`; ignored by those without.
+        **extra_args: extra arguments of the optimiser's update, such as `value`; others ignore them.
 
     Returns:
         The state after the update.
@@ -271,7 +271,7 @@ def draw_with_key(key: types.PRNGKey, batch_size: int, *, draw: losses.DrawFn) -
     Args:
         key: random key.
         batch_size: number of transitions.
-        draw: draws those of the loss.
+        draw: draws the random numbers of the loss.
     """
     words = jax.random.bits(types.fold_in_tag(key, "optimizer"), (2,), jnp.uint32)
     return UpdateNoise(draw(key, batch_size), words)
@@ -307,12 +307,12 @@ def update_with_key(
 
 
 def draw_shard(key: types.PRNGKey, batch_size: int, *, draw: losses.DrawFn, axis_name: str) -> losses.LossNoise:
-    """Draws the random numbers of one device's part of a batch, other ones on every device.
+    """Draws the random numbers of one device's part of a batch, different ones on every device.
 
     Args:
         key: random key, the same on all devices.
         batch_size: number of transitions of this device.
-        draw: draws those of the loss.
+        draw: draws the random numbers of the loss.
         axis_name: see `make_learner`.
     """
     return draw(jax.random.fold_in(key, jax.lax.axis_index(axis_name)), batch_size)
@@ -357,9 +357,9 @@ def values(
         state: the learner's state.
         observation: one observation.
         indices: indices [n, M].
-        prior: the fixed prior's belief at the observation, if it is known.
+        prior: the fixed prior's belief at the observation, if known.
         network: the network.
-        params_at: reads the parameters.
+        params_at: returns the parameters to use at an observation.
 
     Returns:
         Q-values [n, num_actions].
@@ -379,7 +379,7 @@ def reset(
     optimizer: optax.GradientTransformationExtraArgs | langevin.StochasticTransformation,
     rule: ResetRule,
 ) -> LearnerState:
-    """Moves parameters towards fresh ones, those of the target towards others, and starts the optimiser over.
+    """Moves online and target parameters towards two different reinitialisations, and resets the optimiser.
 
     Args:
         state: the learner's state.
@@ -389,7 +389,7 @@ def reset(
         rule: see `ResetRule`.
 
     Returns:
-        The state after the reset; the prior and the number of updates stay.
+        The state after the reset, with the same prior and number of updates.
     """
 
     def mixed(old: types.Params, tag: str) -> types.Params:
@@ -444,14 +444,14 @@ def make_learner(
             and `value_fn`; those of langevin.py get a random `key` too.
         target_period: the target parameters become a copy of the online ones after every update whose number,
             counted from 1, is a multiple of this. May be traced.
-        polyak: tau of a moving target instead: after every update the target parameters become
+        polyak: step size tau of a moving average instead: after every update the target parameters become
             (1 - tau) times themselves plus tau times the online ones. None for periodic copies.
-        acts_with_target: whether `values` and `variables` are those of the target network.
-        reset_rule: when and what starts over; None for nothing.
-        axis_name: axis of the `pmap`, `shard_map` (with check_vma=False) or `vmap` that `step` and `update` are
-            called in, each with its part of the batch: loss and gradient are averaged over it, so that all devices
-            keep the same parameters. `update` takes the noise of its own part, `step` draws it from a key that all
-            share. `value_and_grad` stays that of a part. None outside of such an axis.
+        acts_with_target: whether `values` and `variables` use the target network.
+        reset_rule: when to reset which parameters; None for no resets.
+        axis_name: axis of the `pmap`, `shard_map` (with check_vma=False) or `vmap` in which `step` and `update`
+            are called, each with its part of the batch: loss and gradient are averaged over it, so that all
+            devices keep the same parameters. `update` takes the noise of its own part, `step` draws it from a key
+            that all share. `value_and_grad` covers only one part. None outside such an axis.
 
     Returns:
         The Learner.
@@ -461,7 +461,7 @@ def make_learner(
     )
     if not isinstance(loss, losses.Loss) or not is_optimizer:
         raise ValueError(
-            "make_learner takes (network, loss, optimizer), a Loss before an optax optimiser, "
+            "make_learner takes (network, loss, optimizer), with a Loss before an optax optimiser, "
             f"got a {type(loss).__name__} and a {type(optimizer).__name__}"
         )
     checks.whole_number("target_period", target_period, 1)
@@ -486,13 +486,15 @@ def make_learner(
     if isinstance(optimizer, lazy_adam.LazyAdam):
         if not loss.has_local_gradient:
             raise ValueError(
-                "LazyAdam moves the rows at a batch's o_tm1 alone, which a regulariser, a penalty or a loss with "
-                "gradients at o_t does not: use Adam"
+                "LazyAdam only updates the rows at a batch's o_tm1, so it supports neither a regulariser nor a "
+                "penalty nor a loss with gradients at o_t: use Adam"
             )
         if acts_with_target or reset_rule is not None:
-            raise ValueError("LazyAdam has neither resets nor a target that acts: use Adam")
+            raise ValueError("LazyAdam supports neither resets nor acts_with_target: use Adam")
         if polyak is not None:
-            raise ValueError("LazyAdam has periodic target copies only: use target_period, or Adam with polyak")
+            raise ValueError(
+                "LazyAdam only supports periodic target copies: use target_period, or Adam with polyak"
+            )
         params_like = jax.eval_shape(lambda: network.init(jax.random.key(0)).params)
         rules = lazy_adam.LazyRules(optimizer, target_period, params_like)
         init_fn = binding.bind(lazy_adam.init, network=network, rules=rules)

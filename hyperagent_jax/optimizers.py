@@ -6,7 +6,7 @@ import optax
 
 
 class Adam(NamedTuple):
-    """Adam with clipping by the global norm of the gradient; defaults of the released code.
+    """Adam with clipping of the gradient's global norm; defaults from the released code.
 
     Attributes:
         learning_rate: learning rate.
@@ -23,7 +23,7 @@ class Adam(NamedTuple):
     max_grad_norm: float = 10.0
 
     def transformation(self) -> optax.GradientTransformation:
-        """Returns the optax transformation for any parameters."""
+        """Returns the optax transformation."""
         return optax.chain(
             optax.clip_by_global_norm(self.max_grad_norm),
             optax.adam(self.learning_rate, self.b1, self.b2, self.eps),

@@ -1,4 +1,4 @@
-"""What a network knows and does not know: mean, standard deviation and samples of its Q-values."""
+"""Uncertainty of a network: mean, standard deviation and samples of its Q-values."""
 
 from typing import Any
 
@@ -11,12 +11,12 @@ from hyperagent_jax.networks import epistemic
 
 
 def require_observations(network: epistemic.EpistemicNetwork, observations: Any, *, has_batch: bool) -> None:
-    """Raises ValueError unless observations have the shape of the network's, after a batch axis if there is one.
+    """Raises ValueError unless observations have the network's observation shape, after a batch axis if any.
 
     Args:
         network: the network.
         observations: one observation, or a batch of them.
-        has_batch: which of the two.
+        has_batch: whether it is a batch.
     """
     if network.observation is None:
         if has_batch and any(jnp.ndim(leaf) == 0 for leaf in jax.tree.leaves(observations)):
@@ -54,10 +54,10 @@ def sample(
 
     Args:
         network: the network.
-        variables: its variables, for example `learner.variables(state)`.
+        variables: the network's variables, for example `learner.variables(state)`.
         observations: a batch of observations [B, ...].
         key: random key.
-        num_samples: number of functions; each has one index for all observations.
+        num_samples: number of functions; each uses one index for all observations.
 
     Returns:
         Q-values [num_samples, B, num_actions].
@@ -84,10 +84,10 @@ def mean_and_std(
 
     Args:
         network: the network.
-        variables: its variables, for example `learner.variables(state)`.
+        variables: the network's variables, for example `learner.variables(state)`.
         observations: a batch of observations [B, ...].
-        num_samples: number of sampled indices where samples are needed, at least 2.
-        key: random key of those samples.
+        num_samples: number of sampled indices, at least 2, if samples are needed.
+        key: random key for sampling.
 
     Returns:
         The mean [B, num_actions] and the standard deviation [B, num_actions].
@@ -103,7 +103,7 @@ def mean_and_std(
         return jnp.mean(values, axis=0), jnp.std(values, axis=0)
     if key is None or num_samples is None or num_samples < 2:
         raise ValueError(
-            "this network has no closed form of mean and standard deviation: give a key and num_samples >= 2"
+            "mean and standard deviation of this network have no closed form: give a key and num_samples >= 2"
         )
     values = sample(network, variables, observations, key, num_samples)
     return jnp.mean(values, axis=0), jnp.std(values, axis=0, ddof=1)
@@ -112,7 +112,7 @@ def mean_and_std(
 def mean(network: epistemic.EpistemicNetwork, variables: types.Variables, observation: Any) -> types.Array:
     """Returns the mean Q-values [num_actions] of one observation over the index.
 
-    Where the mean has no closed form it returns the values at index zero: those of an epinet's plain network, or
+    If the mean has no closed form, this returns the values at index zero: those of an epinet's plain network, or
     of a hypermodel's mean weights.
     """
     require_observations(network, observation, has_batch=False)

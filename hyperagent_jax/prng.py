@@ -2,8 +2,8 @@
 
 On a CPU threefry takes longer than the network of a small agent. A `hash_key` derives its children
 (split, fold_in) with threefry and its bits by hashing a counter twice with a 32-bit mixer, ten times faster.
-It works with every function of jax.random and, unlike XLA's own generator ("rbg"), gives under vmap what it
-gives alone. It is for simulation, not for cryptography.
+It works with every function of jax.random and, unlike XLA's own generator ("rbg"), gives the same results with and
+without vmap. It is meant for simulation, not for cryptography.
 """
 
 import jax
@@ -25,7 +25,7 @@ def _mix(x: types.Array) -> types.Array:
 
 
 def _random_bits(data: types.Array, bit_width: int, shape: tuple[int, ...]) -> types.Array:
-    if bit_width != 32:  # rare widths are not worth a second generator
+    if bit_width != 32:  # other widths are rare and not worth a second generator
         return jax.random.bits(_threefry(data), shape, f"uint{bit_width}")
     size = 1
     for length in shape:
@@ -46,7 +46,7 @@ _HASH = jex_random.define_prng_impl(
 
 
 def hash_key(key: types.PRNGKey) -> types.PRNGKey:
-    """Turns a key into one with cheap bits."""
+    """Converts a key to one with cheap bits."""
     data = jax.random.key_data(key)
     if data.shape[-1] != 2:  # not threefry's
         data = jax.random.bits(key, (2,), jnp.uint32)

@@ -1,4 +1,4 @@
-"""Tables as csv files, and where results come from: versions, commit, command and machine."""
+"""Reads and writes csv files, and records the origin of results: versions, commit, command and machine."""
 
 from collections.abc import Iterable
 import csv
@@ -23,7 +23,7 @@ _PACKAGES = ("jax", "jaxlib", "flax", "optax", "chex", "rlax", "numpy", "dm-env"
 
 
 def provenance() -> dict[str, Any]:
-    """What a result depends on besides its configuration: versions, commit, command and machine."""
+    """Returns what a result depends on besides its configuration: versions, commit, command and machine."""
     versions = {"python": platform.python_version()}
     for package in _PACKAGES:
         try:
@@ -61,17 +61,17 @@ def _commit() -> str:
 
 
 def number(x: SupportsFloat) -> float:
-    """A number as rows of results have it."""
+    """Rounds a number for the rows of a csv file."""
     return float(f"{float(x):.6g}")
 
 
 def ratio(total: Any, count: Any) -> float | str:
-    """An average as rows of results have it; blank of nothing."""
+    """Returns an average rounded for the rows of a csv file; an empty string if the count is zero."""
     return number(total / count) if count else ""
 
 
 def read_csv(path: pathlib.Path) -> list[dict[str, str]]:
-    """The complete rows of a csv file; a last line cut short by a crash is left out."""
+    """Returns the complete rows of a csv file, omitting a last line that was truncated by a crash."""
     if not path.exists():
         return []
     try:
@@ -91,14 +91,14 @@ def read_csv(path: pathlib.Path) -> list[dict[str, str]]:
 def csv_writer(f: TextIO, fields: Iterable[str]) -> csv.DictWriter:
     """Returns a writer of rows that end in a line feed.
 
-    With that as its own line terminator, csv would leave a carriage return within a value unquoted.
+    If csv used that as its line terminator, it would leave carriage returns within values unquoted.
     """
     lines = types.SimpleNamespace(write=lambda line: f.write(line.removesuffix("\r\n") + "\n"))
     return csv.DictWriter(lines, list(fields), lineterminator="\r\n")
 
 
 def write_csv(path: pathlib.Path, fields: Iterable[str], rows: Iterable[dict[str, Any]]) -> None:
-    """Replaces a csv file at once."""
+    """Replaces a csv file atomically."""
     with files.replacing(path) as f:
         writer = csv_writer(f, fields)
         writer.writeheader()

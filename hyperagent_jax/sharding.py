@@ -1,4 +1,4 @@
-"""One learner on several devices: every batch is spread over them, the parameters are the same on all."""
+"""Trains one learner on several devices: batches are split over the devices, parameters are replicated."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -12,19 +12,19 @@ AXIS = "batch"
 
 
 def batch_mesh(devices: Sequence[jax.Device], batch_size: int) -> jax.sharding.Mesh:
-    """Makes a mesh of devices that a batch is spread over; UserError unless it can be done evenly."""
+    """Makes a mesh of devices over which to split a batch; raises UserError unless the batch divides evenly."""
     if batch_size % len(devices):
         raise errors.UserError(
-            f"batch_size={batch_size} cannot be spread evenly over {len(devices)} devices: use a multiple of it"
+            f"batch_size={batch_size} cannot be split evenly over {len(devices)} devices: use a multiple of it"
         )
     return jax.sharding.Mesh(np.array(devices), (AXIS,))
 
 
 def jit_update(update: Callable[..., Any], mesh: jax.sharding.Mesh) -> Callable[..., Any]:
-    """Compiles `vector.make_update`'s function (learner, sum, key, batch) with the batch spread over a mesh.
+    """Compiles the function (learner, sum, key, batch) of `vector.make_update` with the batch split over a mesh.
 
-    The program is that of one device; XLA adds the sums over devices, in the gradient penalty too. Results are the
-    same as on one device up to the order of sums.
+    The program is the same as for one device; XLA inserts the sums over devices, including the gradient penalty's.
+    Results are the same as on one device up to the order of sums.
     """
     whole = jax.sharding.NamedSharding(mesh, jax.P())
     parts = jax.sharding.NamedSharding(mesh, jax.P(AXIS))

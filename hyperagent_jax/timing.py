@@ -1,4 +1,4 @@
-"""How long compiled functions take."""
+"""Times compiled functions."""
 
 from collections.abc import Callable
 import time
@@ -8,9 +8,9 @@ import jax
 
 
 def fastest(function: Callable[[], Any], repeats: int = 3, seconds: float = 0.0) -> float:
-    """Returns the seconds of the fastest call, after one that does not count; waits for what calls return.
+    """Returns the duration in seconds of the fastest call, after a warm-up call; waits for the results of calls.
 
-    There are at least `repeats` calls, which take at least `seconds` together.
+    Makes at least `repeats` calls, for at least `seconds` in total.
     """
     jax.block_until_ready(function())
     times: list[float] = []

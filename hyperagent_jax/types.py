@@ -13,11 +13,11 @@ MAX_SEED = 2**31
 
 Array = jax.Array
 PRNGKey = jax.Array
-# What environments outside JAX show: arrays, or numpy's scalars such as np.int32.
+# Observations of environments outside JAX: arrays, or numpy scalars such as np.int32.
 HostArray = np.ndarray | np.generic
 Params = Any
-# What a network knows about one state before an index is chosen. For networks that are linear in
-# the index it is the array of coefficients [num_actions, index_dim + 1], the mean in the last column.
+# The output of a network for one state before an index is applied. For networks that are linear in the index, it
+# is the array of coefficients [num_actions, index_dim + 1], with the mean in the last column.
 Belief = Any
 
 
@@ -25,10 +25,10 @@ class Transition(NamedTuple):
     """One transition; times as in rlax: (o_tm1, a_tm1) leads to (r_t, discount_t, o_t).
 
     Attributes:
-        o_tm1: observation the action was taken in.
+        o_tm1: observation in which the action was taken.
         a_tm1: action, int32.
         r_t: reward; the sum of discounted rewards for n-step transitions.
-        discount_t: gamma**n, 0 when the episode terminated, never 0 when it was truncated.
+        discount_t: gamma**n; 0 if the episode terminated, but not if it was truncated.
         o_t: observation n steps later.
         z_t: perturbation vector z ~ P_z of this transition (Algorithm 1, line 9), [perturbation_dim].
     """
@@ -42,12 +42,12 @@ class Transition(NamedTuple):
 
 
 class Future(NamedTuple):
-    """What follows a transition's o_tm1, step by step.
+    """The steps that follow a transition's o_tm1.
 
     Attributes:
         observations: the K observations after o_tm1, [K, ...].
         actions: the actions that lead to them, the first of which is a_tm1, [K].
-        mask: 1 where the step is there and of the same episode, 0 beyond, [K].
+        mask: 1 for existing steps of the same episode, 0 beyond, [K].
     """
 
     observations: Array
@@ -56,10 +56,10 @@ class Future(NamedTuple):
 
 
 class Subsequence(NamedTuple):
-    """A Transition, by its fields, with what follows it.
+    """The fields of a Transition, with the steps that follow it.
 
     Attributes:
-        o_tm1: see Transition, like all but the last.
+        o_tm1: see Transition, also for the following fields except the last.
         a_tm1: action.
         r_t: reward.
         discount_t: discount.
@@ -78,14 +78,14 @@ class Subsequence(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """What a learner consumes in one step.
+    """The input of one step of a learner.
 
     Attributes:
         transitions: a Transition whose fields have a leading batch axis.
         replay_size: |D|, the number of transitions in the replay; scales the prior regularisation
-            (eq. 5). May be None when the loss has no regulariser.
-        prior_tm1: fixed prior beliefs at o_tm1 if they were stored; None to compute them.
-        prior_t: fixed prior beliefs at o_t if they were stored; None to compute them.
+            (eq. 5). May be None if the loss has no regulariser.
+        prior_tm1: fixed prior beliefs at o_tm1 if stored; None to compute them.
+        prior_t: fixed prior beliefs at o_t if stored; None to compute them.
         weights: importance weights of the losses, [B]; None for ones.
     """
 
@@ -104,13 +104,13 @@ class _EnvironmentSpec(NamedTuple):
 
 
 class EnvironmentSpec(_EnvironmentSpec):
-    """What an agent must know of an environment to be built.
+    """The properties of an environment that are needed to build an agent.
 
     Attributes:
         num_actions: number of discrete actions.
         observation_shape: shape of one observation; () for integer states.
-        num_states: number of integer states, or None when observations are arrays.
-        dtype: type of the arrays; replays on device store them as they are.
+        num_states: number of integer states, or None if observations are arrays.
+        dtype: dtype of the arrays; replays on device store them without conversion.
     """
 
     __slots__ = ()
@@ -130,17 +130,17 @@ class EnvironmentSpec(_EnvironmentSpec):
             if len(observation_shape):
                 raise ValueError(
                     "num_states is for integer observations, whose observation_shape is (), "
-                    f"got observation_shape {observation_shape}: leave num_states out"
+                    f"got observation_shape {observation_shape}: omit num_states"
                 )
         return super().__new__(cls, num_actions, observation_shape, num_states, dtype)
 
 
 class Variables(NamedTuple):
-    """Everything a network consists of.
+    """All variables of a network.
 
     Attributes:
-        params: the learnable part, the only thing an optimiser ever sees.
-        prior: the fixed prior; gets no gradient, no weight decay and no target copy.
+        params: the learnable parameters, the only part that an optimiser gets.
+        prior: the fixed prior's, which have no gradient, no weight decay and no target copy.
     """
 
     params: Params
@@ -151,11 +151,11 @@ class LearnerState(NamedTuple):
     """State of a learner.
 
     Attributes:
-        params: online parameters. With `LazyAdam` all but the tables of rows, which are in `opt_state`;
-            `Learner.variables` returns whole parameters in either case.
-        target_params: parameters of the bootstrap target, like `params`.
+        params: online parameters. With `LazyAdam` all except the tables of rows, which are in `opt_state`;
+            `Learner.variables` returns all parameters in either case.
+        target_params: parameters of the bootstrap target, with the structure of `params`.
         opt_state: the optimiser's state; a `lazy_adam.LazyState` with `LazyAdam`.
-        prior: the fixed prior; never part of what is optimised.
+        prior: the fixed prior, which is never optimised.
         count: number of updates so far.
     """
 
@@ -167,5 +167,5 @@ class LearnerState(NamedTuple):
 
 
 def fold_in_tag(key: PRNGKey, tag: str) -> PRNGKey:
-    """Derives the key of a named consumer, so that a new consumer never shifts the others."""
+    """Derives the key of a named consumer, so that adding a consumer does not change the keys of others."""
     return jax.random.fold_in(key, np.uint32(zlib.crc32(tag.encode())))

@@ -30,14 +30,14 @@ EXPERIMENTS = pathlib.Path(__file__).parent.parent / "experiments"
 @pytest.mark.parametrize(
     "study, settings, message",
     [
-        (regret, {"agents": ()}, "agents must name at least one"),
-        (regret, {"environments": ()}, "environments must name at least one"),
+        (regret, {"agents": ()}, "agents must not be empty"),
+        (regret, {"environments": ()}, "environments must not be empty"),
         (regret, {"prior_mean": "nan"}, "prior_mean must be a number or \"horizon\", got 'nan'"),
         (regret, {"first_seed": -1}, "first_seed must be at least 0, got -1"),
         (regret, {"sigma": float("nan")}, "sigma must be a finite number, got nan"),
         (regret, {"lmc_sigma": float("inf")}, "lmc_sigma must be a finite number, got inf"),
-        (deep_sea, {"agents": ()}, "agents must name at least one"),
-        (deep_sea, {"sizes": ()}, "sizes must name at least one"),
+        (deep_sea, {"agents": ()}, "agents must not be empty"),
+        (deep_sea, {"sizes": ()}, "sizes must not be empty"),
         (deep_sea, {"first_seed": -1}, "first_seed must be at least 0, got -1"),
         (posterior, {"discount": 1.0}, "discount must be at least 0 and below 1, got 1.0"),
         (posterior, {"discount": float("nan")}, "discount must be a finite number, got nan"),
@@ -87,7 +87,7 @@ def test_absurd_sizes_are_refused_by_memory(experiment, grid, monkeypatch):
     monkeypatch.setattr(host_memory, "available_bytes", lambda: 8 * 10**9)
     plan = sweep.plan(base.get(experiment), [grid], "logs/x")
     with pytest.raises(
-        errors.UserError, match=r"the run needs [\d.]+ GB of memory and 8.00 GB are free: lower --"
+        errors.UserError, match=r"the run needs [\d.]+ GB of memory, but 8.00 GB are free: lower --"
     ):
         driver._check(plan)
 

@@ -57,9 +57,9 @@ def test_failed_write_keeps_the_last_checkpoint(tmp_path, monkeypatch):
 def test_other_trees_are_refused(tmp_path):
     path = tmp_path / "a.npz"
     checkpoint.save(path, {"x": jnp.zeros(2)}, {})
-    with pytest.raises(checkpoint.CheckpointError, match=r"\['x'\] is float32\[2\], not float32\[3\]"):
+    with pytest.raises(checkpoint.CheckpointError, match=r"\['x'\] is float32\[2\], expected float32\[3\]"):
         checkpoint.load(path, {"x": jnp.zeros(3)})
-    with pytest.raises(checkpoint.CheckpointError, match="another agent or version"):
+    with pytest.raises(checkpoint.CheckpointError, match="a different agent or version"):
         checkpoint.load(path, {"y": jnp.zeros(2)})
 
 
@@ -98,7 +98,7 @@ def test_facts_that_are_not_ours_are_refused(tmp_path):
     np.savez(path, x=np.zeros(2))
     with pytest.raises(checkpoint.CheckpointError, match="is not a checkpoint of this library"):
         checkpoint.load_facts(path)
-    for facts, message in (("[1]", "is corrupt: move it away to restart its run"), ("{", "cannot be read")):
+    for facts, message in (("[1]", "is corrupt: move it away to restart the run"), ("{", "cannot be read")):
         np.savez(path, facts=np.array(facts))
         with pytest.raises(checkpoint.CheckpointError, match=message):
             checkpoint.load_facts(path)
@@ -110,7 +110,7 @@ def test_an_array_may_have_any_length(tmp_path):
         checkpoint.save(path, {"actions": np.arange(length, dtype=np.int32)}, {})
         restored = checkpoint.load(path, {"actions": checkpoint.Unsized(np.int32)})["actions"]
         assert isinstance(restored, np.ndarray) and restored.tolist() == list(range(length))
-    with pytest.raises(checkpoint.CheckpointError, match=r"\['actions'\] is int32, not uint8"):
+    with pytest.raises(checkpoint.CheckpointError, match=r"\['actions'\] is int32, expected uint8"):
         checkpoint.load(path, {"actions": checkpoint.Unsized(np.uint8)})
 
 
@@ -132,12 +132,12 @@ def test_two_generations(tmp_path):
     path.write_bytes(path.read_bytes()[:-200])
     file, remark = checkpoint.newest(path)
     assert file == before and checkpoint.load(file, {"x": jnp.zeros(2, int)})["x"].tolist() == [1, 1]
-    assert remark.startswith(f"checkpoint {path} is damaged (") and remark.count("\n") == 0
-    assert remark.endswith("; kept as a.npz.damaged): continuing from the one before it")
+    assert remark.startswith(f"checkpoint {path} is corrupt (") and remark.count("\n") == 0
+    assert remark.endswith("; kept as a.npz.damaged): continuing from the previous one")
     assert checkpoint.newest(path) == (before, "")  # nothing to say twice
     before.write_text("")
     file, remark = checkpoint.newest(path)
-    assert file is None and remark.endswith("its run starts from the beginning")
+    assert file is None and remark.endswith("the run starts from the beginning")
     assert sorted(file.name for file in tmp_path.iterdir()) == ["a.npz.damaged", "a.npz.previous.damaged"]
     assert checkpoint.newest(path) == (None, "")
 
@@ -213,7 +213,7 @@ def test_claims_are_checked_before_memory_is_taken(tmp_path):
         with archive.open("facts.npy", "w") as f:
             np.lib.format.write_array(f, np.array("{}"))
     assert checkpoint.load_facts(path) == {}
-    with pytest.raises(checkpoint.CheckpointError, match=r"claims 80,000,000,000 bytes and holds 4\)"):
+    with pytest.raises(checkpoint.CheckpointError, match=r"claims 80,000,000,000 bytes but has 4\)"):
         checkpoint.load(path, {"actions": checkpoint.Unsized(np.int32)})
 
 
@@ -221,5 +221,5 @@ def test_a_bomb_is_not_unpacked(tmp_path, monkeypatch):
     path = tmp_path / "a.npz"
     checkpoint.save(path, {"actions": np.zeros(10**6, np.int32)}, {})
     monkeypatch.setattr(host_memory, "available_bytes", lambda: 10**6)
-    with pytest.raises(checkpoint.CheckpointError, match="needs 0.00 GB of memory and 0.00 GB are free"):
+    with pytest.raises(checkpoint.CheckpointError, match="needs 0.00 GB of memory, but 0.00 GB are free"):
         checkpoint.load(path, {"actions": checkpoint.Unsized(np.int32)})

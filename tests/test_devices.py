@@ -147,7 +147,7 @@ def test_axis_name_draws_other_indices_on_every_device():
 
 
 def test_a_batch_that_cannot_be_spread_is_refused():
-    with pytest.raises(errors.UserError, match="batch_size=30 cannot be spread evenly over 4 devices"):
+    with pytest.raises(errors.UserError, match="batch_size=30 cannot be split evenly over 4 devices"):
         sharding.batch_mesh([jax.local_devices()[0]] * 4, 30)
 
 

@@ -70,7 +70,7 @@ def test_nonlinear_networks_are_sampled(make):
     network = make(first, 2, hx.indices.gaussian(3), jnp.zeros(4))
     variables = trained(network)
     with pytest.raises(
-        ValueError, match="no closed form of mean and standard deviation: give a key and num_samples"
+        ValueError, match="mean and standard deviation of this network have no closed form: give a key"
     ):
         hx.posterior.mean_and_std(network, variables, OBSERVATIONS)
     with pytest.raises(ValueError, match="num_samples"):

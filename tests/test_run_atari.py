@@ -68,7 +68,7 @@ def read(path):
             "network=all_layers has no convolutions, so it cannot take images: use last_layer",
         ),
         (["--agent=hypermodel"], "unknown agent 'hypermodel'; choose one of hyperagent, hyperagent_ois, ddqn"),
-        (["--replay_capacity=900000000", "--steps=900000000"], "GB of memory and"),
+        (["--replay_capacity=900000000", "--steps=900000000"], "GB of memory, but"),
         (["--n_step=300"], "n_step must be between 1 and 255, got 300"),
     ],
 )
@@ -320,7 +320,7 @@ def test_stopped_in_the_last_evaluation(tmp_path, monkeypatch):
 def test_memory_is_checked_before_it_is_taken(monkeypatch):
     monkeypatch.setattr(host_memory, "available_bytes", lambda: 3_000_000_000)
     host_memory.require(2_999_999_999, "the run", "do less")
-    with pytest.raises(errors.UserError, match="the run needs 3.50 GB of memory and 3.00 GB are free: do less"):
+    with pytest.raises(errors.UserError, match="the run needs 3.50 GB of memory, but 3.00 GB are free: do less"):
         host_memory.require(3_500_000_000, "the run", "do less")
     assert host_memory.resident_bytes() > 50_000_000
 

@@ -237,8 +237,8 @@ def test_a_damaged_checkpoint_costs_what_was_after_the_one_before_it(tmp_path):
     file = tmp_path / "checkpoints" / "seeds_4_to_5.npz"
     file.write_bytes(file.read_bytes()[:100])
     context, (event,) = _context(_task(tmp_path))
-    assert event.kind == "note" and event.text.endswith("continuing from the one before it")
+    assert event.kind == "note" and event.text.endswith("continuing from the previous one")
     assert context.progress.reached == 3 and context.load({"x": jnp.zeros(2, int)})["x"].tolist() == [3, 3]
     (file.parent / "seeds_4_to_5.npz.previous").write_text("damaged too")
     context, (event,) = _context(_task(tmp_path))
-    assert not context.is_resumed and event.text.endswith("its run starts from the beginning")
+    assert not context.is_resumed and event.text.endswith("the run starts from the beginning")

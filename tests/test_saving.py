@@ -79,7 +79,7 @@ def test_errors_of_files(tmp_path):
         ({"agent": "dqn3"}, "holds the agent 'dqn3', which this version does not have"),
         ({"config": {**facts["config"], "width": 3}}, "settings that this version of ddqn does not have: width"),
         ({"config": {**facts["config"], "batch_size": "3"}}, 'batch_size must be a whole number, got "3"'),
-        ({"config": {**facts["config"], "hidden_sizes": [9]}}, "belongs to another agent or version"),
+        ({"config": {**facts["config"], "hidden_sizes": [9]}}, "belongs to a different agent or version"),
     ):
         checkpoint.save(tmp_path / "changed", variables, {**facts, **changed})
         with pytest.raises(ValueError, match=message):

@@ -283,8 +283,8 @@ def test_what_is_in_several_grids_is_run_once():
         ({"rate": 10**400}, f"rate must be a number, got {10**400}"),
         ({"rate": None}, "rate must be a number, got null"),
         ({"fast": 1}, "fast must be true or false, got 1"),
-        ({"sizes": 7}, "sizes must be a list of a whole number each, got 7"),
-        ({"sizes": [[7], 8]}, "sizes must be a list of a whole number each, got 8"),
+        ({"sizes": 7}, "sizes must be a list, each a whole number, got 7"),
+        ({"sizes": [[7], 8]}, "sizes must be a list, each a whole number, got 8"),
         ({"sizes": []}, "sizes has no values: its list in the grid is empty"),
         (
             {"agent": "plain", "depth": 1},
