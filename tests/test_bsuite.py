@@ -75,9 +75,9 @@ def test_names_stand_for_ids():
 @pytest.mark.parametrize(
     "text, message",
     [
-        ("deep_sea/21", "there is no bsuite id 'deep_sea/21': those of deep_sea end with deep_sea/20"),
-        ("deep_see", "there is no bsuite id or experiment 'deep_see'; choose SWEEP, TESTING, an id such as "),
-        (" ,", "no bsuite id is given"),
+        ("deep_sea/21", "unknown bsuite id 'deep_sea/21': the last id of deep_sea is deep_sea/20"),
+        ("deep_see", "unknown bsuite id or experiment 'deep_see'; choose SWEEP, TESTING, an id such as "),
+        (" ,", "no bsuite id given"),
     ],
 )
 def test_names_that_stand_for_nothing(text, message):
@@ -318,7 +318,7 @@ def test_last_logged_is_bsuites():
 
 def test_bad_input_is_one_line_and_writes_nothing(tmp_path):
     for options, message in {
-        ("--bsuite_id=deep_sea/99",): "there is no bsuite id 'deep_sea/99': those of deep_sea end with ",
+        ("--bsuite_id=deep_sea/99",): "unknown bsuite id 'deep_sea/99': the last id of deep_sea is ",
         ("--agent=dqn",): "unknown agent 'dqn'; choose one of hyperagent, ",
         ("--optimizer=lazy_adam", "--bsuite_id=catch/0"): "optimizer=lazy_adam needs integer observations",
         ("--seed=4294967296",): "4294967296 is not an integer in the range [0, 2147483648]",

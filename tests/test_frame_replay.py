@@ -190,7 +190,7 @@ def test_an_unknown_kind_of_stack_is_refused():
     list(run(replay, 1, [[(9, fake_vector.OVER)]]))
     rows, _ = as_rows(fake_vector.FakeVector([[(9, fake_vector.OVER)]], SHAPE).reset(), np.zeros(1, int))
     rows[0].observations[0, 0] = 77
-    with pytest.raises(ValueError, match="continues the one before or repeats one frame"):
+    with pytest.raises(ValueError, match="continues the previous one or repeats one frame"):
         replay.add(*rows)
 
 

@@ -62,7 +62,7 @@ def test_the_same_seed_is_the_same_run():
 def test_what_does_not_fit_is_one_line():
     for name, message in {
         "NoSuchGame-v3": "gymnasium cannot make NoSuchGame-v3: Environment `NoSuchGame` doesn't exist",
-        "Pendulum-v1": "Pendulum-v1 has no discrete actions: Box",
+        "Pendulum-v1": "Pendulum-v1 does not have discrete actions: Box",
         "Blackjack-v1": "are neither arrays nor integers: wrap it in gymnasium.wrappers.FlattenObservation",
     }.items():
         with pytest.raises(errors.UserError) as error:

@@ -117,9 +117,9 @@ def test_navix_is_navix():
 
 def test_what_does_not_fit_is_one_line(monkeypatch):
     for name, message in {
-        "breakout": "unknown environment 'breakout': names are explore/NAME, minatar/NAME, gymnax/NAME, "
-        "navix/NAME, or module:function of your own; --env=list",
-        "minatar/pong": "minatar has no 'pong'; it has asterix, breakout, freeway, seaquest, space_invaders",
+        "breakout": "unknown environment 'breakout': use explore/NAME, minatar/NAME, gymnax/NAME, "
+        "navix/NAME, or your own module:function; --env=list",
+        "minatar/pong": "minatar has no 'pong'; choose one of asterix, breakout, freeway, seaquest",
         "gymnax/Pendulum-v1": "gymnax/Pendulum-v1 has continuous actions: choose one with discrete actions",
     }.items():
         with pytest.raises(errors.UserError) as error:

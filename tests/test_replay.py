@@ -199,7 +199,7 @@ def test_samples_do_not_depend_on_x64():
 
 def test_fractions_must_leave_no_less_than_nothing():
     for recent, priority in ((0.6, 0.5), (-0.5, 0.5), (0.5, -0.5), (0.0, float("nan"))):
-        with pytest.raises(ValueError, match=f"at least 0 and at most 1 together, got {recent} and {priority}"):
+        with pytest.raises(ValueError, match=f"at least 0 and their sum at most 1, got {recent} and {priority}"):
             ring_lib.make_ring(8, recent_fraction=recent, priority_fraction=priority)
 
 
@@ -210,7 +210,7 @@ def test_bad_importance_weights():
             {"priority_fraction": 1.0, "importance_beta": 1.5},
             "importance_beta must be at least 0 and at most 1, got 1.5",
         ),
-        ({"priority_fraction": 1.0, "importance_beta_steps": 5}, "importance_beta_steps is for a positive"),
+        ({"priority_fraction": 1.0, "importance_beta_steps": 5}, "importance_beta_steps needs a positive"),
     ):
         with pytest.raises(ValueError, match=message):
             ring_lib.make_ring(8, **settings)

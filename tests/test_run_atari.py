@@ -62,7 +62,7 @@ def read(path):
     "arguments, message",
     [
         (["--game=pong"], "unknown game 'pong'; did you mean Pong?"),
-        (["--game=Ant"], "unknown game 'Ant'; there are Alien, "),
+        (["--game=Ant"], "unknown game 'Ant'; choose one of Alien, "),
         (
             ["--network=all_layers"],
             "network=all_layers has no convolutions, so it cannot take images: use last_layer",

@@ -138,7 +138,7 @@ def test_episodes_of_training_are_all_counted():
     "option, message",
     [
         ("--env=NoSuchGame-v3", "gymnasium cannot make NoSuchGame-v3: Environment `NoSuchGame` doesn't exist"),
-        ("--env=Pendulum-v1", "Pendulum-v1 has no discrete actions: Box(-2.0, 2.0, (1,), float32)"),
+        ("--env=Pendulum-v1", "Pendulum-v1 does not have discrete actions: Box(-2.0, 2.0, (1,), float32)"),
         ("--eval_every=0", "--eval_every must be at least 1, got 0"),
     ],
 )

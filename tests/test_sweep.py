@@ -349,7 +349,7 @@ def test_agents_say_what_they_refuse():
     plan = _plan({"size": 4, "seed": [0, 1], "target_index": ["transition", "dependent"]})
     assert _refusals(plan) == {("hyperagent", "4", seed, "dependent"): REFUSAL for seed in "01"}
     plan = _plan({"agent": ["hyperagent", "hyperagent_prioritized"], "recent_fraction": 0.75})
-    message = "recent_fraction and priority_fraction must be at least 0 and at most 1 together, got 0.75 and 0.5"
+    message = "recent_fraction and priority_fraction must be at least 0 and their sum at most 1, got 0.75 and 0.5"
     assert _refusals(plan) == {("hyperagent_prioritized", "20", "0", "0.75"): message}
 
 

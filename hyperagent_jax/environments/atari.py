@@ -29,7 +29,7 @@ GAME_SETS = {"all26": GAMES_26, "all55": GAMES_55}
 FRAME_SKIP = 4
 STACK_SHAPE = (4, 84, 84)
 MAX_FRAMES = 108_000
-# Actions of the console; most games know fewer.
+# Actions of the console; most games use fewer.
 MAX_ACTIONS = 18
 _SETTINGS = dict(
     stack_num=STACK_SHAPE[0],
@@ -38,7 +38,7 @@ _SETTINGS = dict(
     img_height=STACK_SHAPE[1],
     img_width=STACK_SHAPE[2],
     repeat_action_probability=0.0,
-    # Starts of episodes as in the released code: up to 30 no-ops, and FIRE where a game waits for it.
+    # Episodes start as in the released code: up to 30 no-ops, and FIRE where a game waits for it.
     noop_max=30,
     use_fire_reset=True,
 )
@@ -54,11 +54,11 @@ def _envpool() -> python_types.ModuleType:
 
 def check_game(game: str) -> None:
     """Raises UserError for a game that envpool does not have."""
-    specs = _envpool().registration.registry.specs  # of Atari's and of other environments
+    specs = _envpool().registration.registry.specs  # includes environments other than Atari's
     known = {name.removesuffix("-v5") for name, (module, *_) in specs.items() if module == "envpool.atari"}
     if game not in known:
         close = [name for name in GAMES_55 if name.lower() == game.lower()]
-        hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(GAMES_55)}"
+        hint = f"did you mean {close[0]}?" if close else f"choose one of {', '.join(GAMES_55)}"
         raise errors.UserError(f"unknown game {game!r}; {hint}")
 
 
@@ -75,13 +75,13 @@ def _make(game: str, num_envs: int, seed: tuple[int, ...], max_frames: int, **se
 
 @functools.cache
 def num_actions(game: str) -> int:
-    """Number of actions of a game."""
+    """Returns the number of actions of a game."""
     check_game(game)
     return int(_envpool().make_spec(f"{game}-v5").action_space.n)
 
 
 class Atari(base.VectorEnvironment):
-    """Games side by side, each with the same settings and its own random start."""
+    """Parallel environments of one game, with the same settings and different random starts."""
 
     def __init__(
         self,
@@ -94,17 +94,17 @@ class Atari(base.VectorEnvironment):
         max_frames: int = MAX_FRAMES,
         batch_size: int | None = None,
     ):
-        """Makes the games.
+        """Creates the environments.
 
         Args:
             game: the game's name, such as "Pong".
-            num_envs: how many.
-            seed: numbers that determine all of them.
+            num_envs: number of environments.
+            seed: numbers that determine the seeds of all environments.
             is_training: whether rewards are clipped to [-1, 1] and a lost life ends an episode.
-            fires_after_life: whether a game continues after a lost life with no-ops and FIRE, as it begins; in
+            fires_after_life: whether a game continues after a lost life with no-ops and FIRE, as at its start; in
                 training it always does.
             max_frames: a game is truncated after this many frames.
-            batch_size: number of games that `recv` waits for; all of them (synchronous) by default.
+            batch_size: number of environments that `recv` waits for; by default all of them (synchronous).
         """
         check_game(game)
         self.num_envs, self.stack_shape = num_envs, STACK_SHAPE
@@ -123,20 +123,21 @@ class Atari(base.VectorEnvironment):
         self._was_last = np.ones(num_envs, bool)
 
     def reset(self) -> base.VectorStep:
-        """Starts new games and returns their first observations."""
+        """Resets all environments and returns their first observations."""
         self._was_last[:] = True
         self._pool.async_reset()
         return self.recv()
 
     def send(self, actions: np.ndarray, env_ids: np.ndarray) -> None:
-        """Steps these environments in envpool's own threads, without waiting."""
+        """Starts a step of these environments in envpool's threads, without waiting."""
         self._pool.send(actions.astype(np.int32), env_ids.astype(np.int32))
 
     def recv(self) -> base.VectorStep:
-        """Waits for the steps of the next environments and returns them."""
+        """Waits for the next environments to finish their steps and returns these."""
         observations, rewards, terminated, truncated, info = self._pool.recv()
         env_ids = np.asarray(info["env_id"])
-        # The step after an end ignores its action and shows the next start: it is not a transition.
+        # The step after the end of an episode ignores its action and returns the next start: it is not a
+        # transition.
         is_first = self._was_last[env_ids]
         game_over = (info["terminated"] != 0) | truncated
         last = (terminated | truncated if self._is_training else game_over) & ~is_first
@@ -153,12 +154,12 @@ class Atari(base.VectorEnvironment):
         )
 
     def close(self) -> None:
-        """Ends envpool's threads."""
+        """Stops envpool's threads."""
         self._pool.close()
 
 
 class Screen:
-    """One game in colour, in lock-step with the only game of an `Atari` that was made for evaluation."""
+    """A game in colour, in lock-step with the only environment of an evaluation `Atari`."""
 
     def __init__(
         self, game: str, seed: tuple[int, ...], *, fires_after_life: bool = True, max_frames: int = MAX_FRAMES
@@ -178,7 +179,7 @@ class Screen:
         self.picture = self._picture(self._pool.reset()[0])
 
     def step(self, action: int) -> None:
-        """Takes the same action as the other one."""
+        """Takes the same action as the other environment."""
         self.picture = self._picture(self._pool.step(np.array([action], np.int32))[0])
 
     @staticmethod
@@ -186,5 +187,5 @@ class Screen:
         return np.moveaxis(observations[0], 0, -1).copy()  # [210, 160, 3]
 
     def close(self) -> None:
-        """Ends envpool's threads."""
+        """Stops envpool's threads."""
         self._pool.close()

@@ -1,4 +1,4 @@
-"""What environments look like: those made of pure functions, and those that step many at once outside JAX."""
+"""Interfaces of environments: pure functions, and vectorised environments outside JAX."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
@@ -10,12 +10,12 @@ from hyperagent_jax import types
 
 
 class TimeStep(NamedTuple):
-    """What an environment shows.
+    """The output of a step of an environment.
 
     Attributes:
         observation: the observation; meaningless once the episode has terminated.
         reward: reward of the step that led here.
-        discount: 0 when the episode terminated here, else 1 (also when it was truncated).
+        discount: 0 if the episode terminated here, else 1 (also if it was truncated).
         last: whether the episode ends here.
     """
 
@@ -36,7 +36,7 @@ def transition(
     terminated: types.Array | bool,
     truncated: types.Array | bool = False,
 ) -> TimeStep:
-    """Returns the TimeStep after a step; agents bootstrap from the observation of a truncated episode only."""
+    """Returns the TimeStep after a step; of ended episodes, agents bootstrap only from truncated ones."""
     terminated = jnp.asarray(terminated, bool)
     return TimeStep(
         observation, jnp.asarray(reward, jnp.float32), jnp.where(terminated, 0.0, 1.0), terminated | truncated
@@ -47,11 +47,11 @@ class Environment(NamedTuple):
     """An environment as pure functions.
 
     Attributes:
-        spec: its EnvironmentSpec.
+        spec: the EnvironmentSpec.
         reset: maps (state, noise) to (state, TimeStep) at the start of an episode.
         draw: maps a key to the random numbers of one step, a pytree.
         step: maps (state, action, noise) to (state, TimeStep). A step that ends an episode and the `reset` that
-            follows get the same noise: each must use numbers of its own in it.
+            follows get the same noise, so they must use different parts of it.
     """
 
     spec: types.EnvironmentSpec
@@ -61,12 +61,12 @@ class Environment(NamedTuple):
 
 
 class VectorStep(NamedTuple):
-    """What some of many environments show.
+    """The outputs of a step of some of many environments.
 
     Attributes:
-        env_ids: which ones, [k].
+        env_ids: numbers of the environments, [k].
         observations: stacks of frames, the newest last, [k, frames, height, width]; uint8.
-        is_first: whether the observation begins an episode; the step that led here is then not a transition, [k].
+        is_first: whether the observation starts an episode; the step that led here is then not a transition, [k].
         rewards: rewards to learn from, [k].
         scores: the rewards of the game itself, [k].
         terminated: whether the episode terminated here, [k].
@@ -85,29 +85,29 @@ class VectorStep(NamedTuple):
 
 
 class VectorEnvironment(Protocol):
-    """Environments that step side by side while the caller does something else.
+    """Environments that step in parallel while the caller does something else.
 
-    The action sent after a `last` is ignored; what is received then begins the next episode.
+    The action sent after a `last` is ignored, and the next step received starts a new episode.
     """
 
     spec: types.EnvironmentSpec
     num_envs: int
-    batch_size: int  # number that `recv` waits for; all of them if they are synchronous
+    batch_size: int  # number of environments that `recv` waits for; all if synchronous
 
     def reset(self) -> VectorStep:
-        """Resets all environments and waits as `recv` does."""
+        """Resets all environments and waits like `recv`."""
 
     def send(self, actions: np.ndarray, env_ids: np.ndarray) -> None:
         """Starts a step of these environments."""
 
     def recv(self) -> VectorStep:
-        """Waits for the environments whose steps are done first."""
+        """Waits for the first environments to finish their steps, and returns these."""
 
     def close(self) -> None:
-        """Ends them."""
+        """Closes the environments."""
 
 
 class FrameEnvironment(VectorEnvironment, Protocol):
-    """One whose observations are stacks of frames."""
+    """A vector environment whose observations are stacks of frames."""
 
     stack_shape: tuple[int, int, int]

@@ -14,7 +14,7 @@ import numpy as np
 from hyperagent_jax import errors
 from hyperagent_jax import types
 
-# Steps of the longest episode of each experiment, from its settings; reward noise and scale do not change it.
+# Steps of the longest episode of each experiment, from its settings; reward noise and scale do not affect it.
 _LONGEST_EPISODE: dict[str, Callable[[dict], int]] = {
     "bandit": lambda settings: 1,
     "cartpole": lambda settings: 1001,
@@ -33,17 +33,17 @@ _LONGEST_EPISODE: dict[str, Callable[[dict], int]] = {
 
 
 class MissingDataError(errors.UserError):
-    """An environment whose data is not on this machine."""
+    """Raised if the data of an environment is not available on this machine."""
 
 
 class Problem(NamedTuple):
-    """What an agent must know of a bsuite id.
+    """The properties of a bsuite id that an agent needs.
 
     Attributes:
-        spec: the EnvironmentSpec of its observations as `observe` gives them.
-        observe: turns its observations into those of the spec.
-        num_episodes: episodes of the experiment.
-        longest_episode: most steps of an episode.
+        spec: the EnvironmentSpec, with observations as returned by `observe`.
+        observe: maps the environment's observations to those of the spec.
+        num_episodes: number of episodes of the experiment.
+        longest_episode: largest number of steps of an episode.
     """
 
     spec: types.EnvironmentSpec
@@ -69,17 +69,17 @@ def _deep_sea_class() -> type:
 
 
 def make_deep_sea(size: int, *, deterministic: bool, seed: int, mapping_seed: int) -> dm_env.Environment:
-    """bsuite's own Python DeepSea."""
+    """Creates bsuite's own Python DeepSea."""
     return _deep_sea_class()(size, deterministic=deterministic, seed=seed, mapping_seed=mapping_seed)
 
 
 def cell(observation: np.ndarray) -> np.int32:
-    """The integer state of DeepSea's one-hot grid; 0 for the blank one after an episode, which has no value."""
+    """Returns the integer state of DeepSea's one-hot grid; 0 for the empty grid at the end of an episode."""
     return np.int32(observation.argmax())
 
 
 def ids(text: str) -> tuple[str, ...]:
-    """The bsuite ids that a comma-separated list of ids, experiments, SWEEP and TESTING stands for."""
+    """Returns the bsuite ids that a comma-separated list of ids, experiments, SWEEP and TESTING stands for."""
     _, sweep = _bsuite()
     experiments: dict[str, list[str]] = {}
     for bsuite_id in sweep.SWEEP:
@@ -95,21 +95,21 @@ def ids(text: str) -> tuple[str, ...]:
             experiment, _, number = name.partition(sweep.SEPARATOR)
             if experiment in experiments and number:
                 last = experiments[experiment][-1]
-                raise errors.UserError(f"there is no bsuite id {name!r}: those of {experiment} end with {last}")
+                raise errors.UserError(f"unknown bsuite id {name!r}: the last id of {experiment} is {last}")
             raise errors.UserError(
-                f"there is no bsuite id or experiment {name!r}; choose SWEEP, TESTING, an id such as deep_sea/0, "
+                f"unknown bsuite id or experiment {name!r}; choose SWEEP, TESTING, an id such as deep_sea/0, "
                 f"or one of {', '.join(experiments)}"
             )
     if not found:
-        raise errors.UserError("no bsuite id is given: --bsuite_id=deep_sea/0, an experiment, TESTING or SWEEP")
+        raise errors.UserError("no bsuite id given: use --bsuite_id=deep_sea/0, an experiment, TESTING or SWEEP")
     return tuple(found)
 
 
 @functools.cache
 def _mnist_problem() -> str:
-    """Why bsuite cannot load the MNIST data set, which it downloads; blank if it can.
+    """Returns why bsuite cannot load the MNIST data set, which it downloads; empty if it can.
 
-    Asked once: without a network the answer may take long.
+    Cached, because it may take long without a network.
     """
     from bsuite.utils import datasets
 
@@ -121,21 +121,21 @@ def _mnist_problem() -> str:
 
 
 def make(bsuite_id: str, seed: int, csv_folder: str | pathlib.Path | None = None) -> dm_env.Environment:
-    """The environment of a bsuite id with bsuite's settings.
+    """Creates the environment of a bsuite id with bsuite's settings.
 
-    Where bsuite does not set the environment's seed, it is derived from the id and `seed`, so that runs are
+    If bsuite does not set the environment's seed, it is derived from the id and `seed`, so that runs are
     reproducible.
 
     Args:
         bsuite_id: the id.
         seed: seed of the run.
-        csv_folder: where bsuite's logging writes the id's csv file, replacing an existing one; None for no log.
+        csv_folder: folder in which bsuite's logging writes the id's csv file, replacing any; None for no log.
     """
     bsuite, sweep = _bsuite()
     experiment = bsuite_id.split(sweep.SEPARATOR)[0]
     settings = dict(sweep.SETTINGS[bsuite_id])
     load = bsuite.bsuite.EXPERIMENT_NAME_TO_ENVIRONMENT[experiment]
-    if experiment == "deep_sea_stochastic":  # whose loader takes no seed
+    if experiment == "deep_sea_stochastic":  # its loader takes no seed
         load = functools.partial(_deep_sea_class(), deterministic=False)
     parameter = inspect.signature(load).parameters.get("seed")
     if parameter is not None and settings.get("seed", parameter.default) in (None, parameter.empty):
@@ -151,7 +151,7 @@ def make(bsuite_id: str, seed: int, csv_folder: str | pathlib.Path | None = None
 
 
 def last_logged(episodes: int) -> int:
-    """Returns the last of the first `episodes` episodes that bsuite's logging writes a row for."""
+    """Returns the last of the first `episodes` episodes for which bsuite's logging writes a row."""
     scale = 10 ** (len(str(episodes)) - 1)
     tenths = (10, 12, 14, 17, 20, 25, 30, 40, 50, 60, 70, 80, 90)
     logged = [scale * tenth // 10 for tenth in tenths if scale * tenth % 10 == 0]
@@ -159,7 +159,7 @@ def last_logged(episodes: int) -> int:
 
 
 def csv_file(bsuite_id: str, folder: pathlib.Path) -> pathlib.Path:
-    """Where bsuite's logging writes the rows of an id."""
+    """Returns the file to which bsuite's logging writes the rows of an id."""
     from bsuite.logging import csv_logging
 
     _, sweep = _bsuite()
@@ -168,13 +168,13 @@ def csv_file(bsuite_id: str, folder: pathlib.Path) -> pathlib.Path:
 
 
 def num_episodes(bsuite_id: str) -> int:
-    """Episodes of an id's experiment."""
+    """Returns the number of episodes of an id's experiment."""
     return _bsuite()[1].EPISODES[bsuite_id]
 
 
 @functools.cache
 def problem(bsuite_id: str) -> Problem:
-    """What an agent must know of a bsuite id."""
+    """Returns the properties of a bsuite id that an agent needs."""
     _, sweep = _bsuite()
     experiment = bsuite_id.split(sweep.SEPARATOR)[0].removesuffix("_noise").removesuffix("_scale")
     settings = sweep.SETTINGS[bsuite_id]

@@ -8,17 +8,17 @@ import jax.numpy as jnp
 from hyperagent_jax import types
 from hyperagent_jax.environments import base
 
-# Of gymnasium's MountainCar-v0.
+# Constants of gymnasium's MountainCar-v0.
 _POSITIONS, _MAX_SPEED, _GOAL = (-1.2, 0.6), 0.07, 0.5
 _PUSH, _GRAVITY = 0.001, 0.0025
-# Of bsuite's cartpole_swingup.
+# Constants of bsuite's cartpole_swingup.
 _MASS_CART, _MASS_POLE, _LENGTH, _FORCE, _EARTH = 1.0, 0.1, 0.5, 10.0, 9.8
 _SECONDS, _SWINGUP_STEPS, _EDGE = 0.01, 1_000, 3.0
 _HEIGHT, _SPEED, _CENTRE = 0.5, 1.0, 1.0
 
 
 class MountainCarState(NamedTuple):
-    """Attributes: where the car is, how fast it is, and the number of steps since the reset."""
+    """Attributes: position and velocity of the car, and the number of steps since the reset."""
 
     position: types.Array
     velocity: types.Array
@@ -33,7 +33,7 @@ def make_mountain_car(push_cost: float = 0.0, max_steps: int = 200, is_scaled: b
     Args:
         push_cost: cost of a step that pushes to the left (action 0) or to the right (action 2).
         max_steps: episodes are truncated after this many steps.
-        is_scaled: whether observations are scaled to [-1, 1] instead, which makes the velocity easier to see.
+        is_scaled: whether observations are scaled to [-1, 1] instead, which makes differences in velocity larger.
     """
     low, high = _POSITIONS
 
@@ -68,7 +68,7 @@ def make_mountain_car(push_cost: float = 0.0, max_steps: int = 200, is_scaled: b
 
 
 class SwingupState(NamedTuple):
-    """Attributes: place and speed of the cart, angle (0 is up) and its speed, steps since the reset."""
+    """Attributes: position and velocity of the cart, angle (0 is up) and its velocity, steps since the reset."""
 
     x: types.Array
     x_dot: types.Array
@@ -78,9 +78,9 @@ class SwingupState(NamedTuple):
 
 
 def make_swingup(move_cost: float = 0.1) -> base.Environment:
-    """Makes bsuite's cartpole swing-up: 1 for every step with the pole up, slow and central, less `move_cost`.
+    """Makes bsuite's cartpole swing-up: reward 1 per step with the pole up, slow and central, minus `move_cost`.
 
-    The time is observed, and its end after 1,001 steps terminates the episode, as in bsuite.
+    Time is part of the observation, and episodes terminate after 1,001 steps, as in bsuite.
     """
 
     def observe(state: SwingupState) -> types.Array:

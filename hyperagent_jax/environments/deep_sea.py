@@ -1,8 +1,8 @@
 """DeepSea as pure functions: bsuite's `DeepSea`, step for step, deterministic and stochastic.
 
-An N x N grid entered at the top left. Each step goes one row down and left or right; which action means
-right is drawn for every cell. Moving right costs 0.01 / N, moving right in the last column earns 1.
-Observations are integers row * N + column, the position of the one in bsuite's one-hot grid.
+An N x N grid that is entered at the top left. Each step moves one row down and either left or right; the action
+that moves right is random for every cell. Moving right costs 0.01 / N, and moving right in the last column pays 1.
+Observations are integers row * N + column, the position of the 1 in bsuite's one-hot grid.
 """
 
 from typing import NamedTuple
@@ -25,7 +25,7 @@ class StepNoise(NamedTuple):
 
 
 class DeepSeaState(NamedTuple):
-    """Attributes: where the agent is, and which action moves right in each cell, [size, size]."""
+    """Attributes: the agent's position, and the action that moves right in each cell, [size, size]."""
 
     row: types.Array
     column: types.Array
@@ -33,18 +33,18 @@ class DeepSeaState(NamedTuple):
 
 
 def action_mapping(size: int, mapping_seed: int) -> np.ndarray:
-    """Which action means right in each cell, [size, size], as bsuite draws it."""
+    """Returns the action that moves right in each cell, [size, size], drawn as in bsuite."""
     return np.random.RandomState(mapping_seed).binomial(1, 0.5, [size, size]).astype(np.int32)
 
 
 def initial_state(right_action: np.ndarray) -> DeepSeaState:
-    """The state before the first reset."""
+    """Returns the state before the first reset."""
     zero = jnp.zeros((), jnp.int32)
     return DeepSeaState(zero, zero, jnp.asarray(right_action, jnp.int32))
 
 
 def optimal_return(size: int, deterministic: bool = True) -> float:
-    """Expected return of always going right, which bsuite takes as the optimum."""
+    """Returns the expected return of always moving right, which bsuite considers optimal."""
     reach = 1.0 if deterministic else (1 - 1 / size) ** (size - 1)
     return reach - MOVE_COST
 
@@ -55,7 +55,7 @@ def make_deep_sea(size: int, deterministic: bool = True, noisy_rewards: bool = T
     Args:
         size: N of the N x N grid.
         deterministic: False for bsuite's stochastic variant.
-        noisy_rewards: False leaves out the stochastic variant's noise on rewards, which has mean zero.
+        noisy_rewards: False omits the stochastic variant's reward noise, which has mean zero.
     """
     if size < 1:
         raise ValueError(f"DeepSea's size must be at least 1, got {size}")

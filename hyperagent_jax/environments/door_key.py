@@ -10,22 +10,22 @@ from hyperagent_jax.environments import base
 
 # MiniGrid's actions; "done" does nothing.
 LEFT, RIGHT, FORWARD, PICKUP, DROP, TOGGLE, DONE = range(7)
-# Those of the fixed layout, whose key cannot be put down.
+# Actions in the fixed layout, where the key cannot be put down.
 _FIXED_ACTIONS = (LEFT, RIGHT, FORWARD, PICKUP, TOGGLE)
 LOCKED, CLOSED, OPEN = range(3)
 _STEP = ((1, 0), (0, 1), (-1, 0), (0, -1))  # right, down, left, up
 
 
 class DoorKeyState(NamedTuple):
-    """A state; cells are (column, row) of the inside of the walls, [2].
+    """A state; cells are (column, row) within the outer walls, [2].
 
     Attributes:
         agent: the agent's cell.
-        direction: where it looks: right, down, left or up.
-        key: the key's cell; meaningless while it is carried.
-        carries: whether the agent carries it.
+        direction: direction that the agent faces: right, down, left or up.
+        key: the key's cell; meaningless while the key is carried.
+        carries: whether the agent carries the key.
         wall: column of the wall between the rooms.
-        door_row: row of the door in it.
+        door_row: row of the door in the wall.
         door: LOCKED, CLOSED or OPEN.
         steps: number of steps since the reset.
     """
@@ -41,7 +41,7 @@ class DoorKeyState(NamedTuple):
 
 
 def _new_layout(key: types.PRNGKey, side: int) -> DoorKeyState:
-    """Draws a layout as MiniGrid does: agent and key in different cells to the left of the wall."""
+    """Draws a layout as in MiniGrid: agent and key in different cells to the left of the wall."""
     wall_key, door_key, agent_key, key_key, direction_key = jax.random.split(key, 5)
     wall = jax.random.randint(wall_key, (), 1, side - 1)
     num_cells = wall * side
@@ -88,12 +88,12 @@ def make_door_key(size: int, layout_seed: int | None = None) -> base.Environment
     """Makes DoorKey; reaching the goal after t of T = 10 size**2 steps pays 1 - 0.9 t / T.
 
     Args:
-        size: cells per side, with the walls around.
-        layout_seed: None draws a layout in every episode, as MiniGrid does. Observations are then booleans:
-            one-hot codes of the agent's column, row and direction, of the key's column and row (zeros while it is
-            carried) and whether it is carried, of the wall's column, the door's row and the door's state. A seed
-            keeps one layout and start; observations are then integers, and the key, once picked up, stays with
-            the agent (5 actions: left, right, forward, pick up, toggle).
+        size: cells per side, including the outer walls.
+        layout_seed: None draws a new layout in every episode, as MiniGrid does. Observations are then booleans:
+            one-hot vectors of the agent's column, row and direction, of the key's column and row (zeros while it
+            is carried) and whether it is carried, of the wall's column, the door's row and the door's state. A
+            seed fixes layout and start; observations are then integers, and the key cannot be put down (5 actions:
+            left, right, forward, pick up, toggle).
     """
     if size < 5:
         raise ValueError(f"DoorKey's size must be at least 5, got {size}")

@@ -1,4 +1,4 @@
-"""Environments that ask for exploration, by name; they need no other library."""
+"""Environments that require exploration, by name, without other libraries."""
 
 from collections.abc import Callable
 
@@ -12,15 +12,15 @@ from hyperagent_jax.environments import classic_control
 from hyperagent_jax.environments import door_key
 from hyperagent_jax.environments import finite
 
-# Pushing in all 200 steps of MountainCar costs a fifth of what the goal pays.
+# Pushing in all 200 steps of MountainCar costs a fifth of the goal's reward.
 PUSH_COST = 0.001
 
 
 def make_bandit(num_features: int = 6, num_arms: int = 5, noise: float = 0.1, seed: int = 0) -> base.Environment:
-    """Makes a contextual bandit: every step is an episode, so regret is all there is to learn from.
+    """Makes a contextual bandit, in which every step is an episode.
 
-    Contexts are standard normal, [num_features]. Arm a pays w_a . tanh(V x), with V and w_a drawn once from normal
-    distributions so that mean rewards have a standard deviation of about 1, and normal noise.
+    Contexts are standard normal, [num_features]. Arm a pays w_a . tanh(V x) plus normal noise, with V and w_a
+    drawn once from normal distributions, scaled so that mean rewards have a standard deviation of about 1.
     """
     rng = np.random.default_rng(seed)
     width = 4 * num_features
@@ -63,10 +63,10 @@ _ENVIRONMENTS: dict[str, Callable[[], base.Environment]] = {
 
 
 def names() -> list[str]:
-    """The environments there are."""
+    """Returns the names of all environments."""
     return list(_ENVIRONMENTS)
 
 
 def make(name: str) -> base.Environment:
-    """Makes one of `names`."""
+    """Makes the environment called `name`."""
     return _ENVIRONMENTS[name]()

@@ -19,17 +19,17 @@ class FiniteState(NamedTuple):
 
 
 def make_finite(transitions: np.ndarray, rewards: np.ndarray, max_steps: int) -> base.Environment:
-    """Makes an environment that starts in state 0, shows the state as an integer and is truncated at a horizon.
+    """Makes an environment that starts in state 0, with integer states as observations, truncated at a horizon.
 
     Args:
-        transitions: probabilities of the next state, [num_states, num_actions, num_states]. What is missing to a
-            sum of one is the probability that the episode terminates.
+        transitions: probabilities of the next state, [num_states, num_actions, num_states]. If they sum to less
+            than one, the difference is the probability that the episode terminates.
         rewards: [num_states, num_actions].
         max_steps: episodes are truncated after this many steps.
     """
     num_states, num_actions = np.shape(rewards)
     sums = np.cumsum(np.asarray(transitions, np.float64), axis=-1)
-    # A whole row is exactly one, or rounding would terminate episodes now and then.
+    # Make complete rows exactly one; otherwise rounding would occasionally terminate episodes.
     sums_table = jnp.asarray(np.where(sums > 1 - 1e-6, 1.0, sums), jnp.float32)
     reward_table = jnp.asarray(rewards, jnp.float32)
 
@@ -51,10 +51,10 @@ def make_finite(transitions: np.ndarray, rewards: np.ndarray, max_steps: int) ->
 
 
 def make_chain(length: int = 20, max_steps: int = 25, mapping_seed: int = 42) -> base.Environment:
-    """Makes a chain: which action moves right is drawn for every state, the other one moves left.
+    """Makes a chain: the action that moves right is random for every state, the other one moves left.
 
-    Moving right at the end pays 1 and terminates. Of 20 states and 25 steps random actions reach the end in about
-    one of 30,000 episodes.
+    Moving right at the end pays 1 and terminates. With 20 states and 25 steps, random actions reach the end in
+    about one of 30,000 episodes.
     """
     right = np.random.default_rng(mapping_seed).integers(2, size=length)
     states = np.arange(length)
@@ -66,6 +66,6 @@ def make_chain(length: int = 20, max_steps: int = 25, mapping_seed: int = 42) ->
 
 
 def make_river_swim(num_states: int = 6, max_steps: int = 100) -> base.Environment:
-    """Makes RiverSwim (see `tabular.mdps.river_swim`): 0.005 at hand downstream, 1 at the far end upstream."""
+    """Makes RiverSwim (see `tabular.mdps.river_swim`): 0.005 at the start, 1 at the far end upstream."""
     mdp = mdps.river_swim(num_states, horizon=1)
     return make_finite(np.asarray(mdp.transitions[0]), np.asarray(mdp.rewards[0]), max_steps)

@@ -1,4 +1,4 @@
-"""gymnasium's environments as dm_env environments; the only file that imports gymnasium."""
+"""Gymnasium environments as dm_env environments; the only file that imports gymnasium."""
 
 import types as python_types
 from typing import Any
@@ -19,18 +19,19 @@ def _gymnasium() -> python_types.ModuleType:
 
 
 class GymnasiumEnvironment(dm_env.Environment):
-    """A gymnasium environment with discrete actions.
+    """A Gymnasium environment with discrete actions.
 
-    Truncated episodes end with discount 1, so that the agent bootstraps from their last observation; terminated
-    ones with discount 0. The environment's random numbers come from one seed, so that a run is reproducible.
+    Truncated episodes end with discount 1, so that agents bootstrap from their last observation; terminated
+    episodes end with discount 0. The environment's random numbers come from one seed, so that runs are
+    reproducible.
     """
 
     def __init__(self, environment: Any, seed: int):
         """Wraps an environment.
 
         Args:
-            environment: what gymnasium.make returns, or its name.
-            seed: seed of its first reset.
+            environment: an environment from gymnasium.make, or its name.
+            seed: seed of the first reset.
         """
         gymnasium = _gymnasium()
         if isinstance(environment, str):
@@ -40,7 +41,7 @@ class GymnasiumEnvironment(dm_env.Environment):
                 raise errors.UserError(f"gymnasium cannot make {environment}: {error}") from error
         spaces, name = gymnasium.spaces, environment.spec.id if environment.spec else environment
         if not isinstance(environment.action_space, spaces.Discrete):
-            raise errors.UserError(f"{name} has no discrete actions: {environment.action_space}")
+            raise errors.UserError(f"{name} does not have discrete actions: {environment.action_space}")
         if not isinstance(environment.observation_space, spaces.Box | spaces.Discrete):
             raise errors.UserError(
                 f"the observations of {name} are neither arrays nor integers: wrap it in "
@@ -55,7 +56,7 @@ class GymnasiumEnvironment(dm_env.Environment):
 
     @property
     def spec(self) -> types.EnvironmentSpec:
-        """What an agent must know of it."""
+        """The EnvironmentSpec for building an agent."""
         observations = self._environment.observation_space
         num_states = int(observations.n) if self._is_integer else None
         return types.EnvironmentSpec(int(self._environment.action_space.n), observations.shape, num_states)
@@ -82,5 +83,5 @@ class GymnasiumEnvironment(dm_env.Environment):
         return dm_env.specs.DiscreteArray(self.spec.num_actions)
 
     def observation_spec(self) -> dm_env.specs.Array:
-        """Returns shape and type of an observation."""
+        """Returns shape and dtype of an observation."""
         return dm_env.specs.Array(self.spec.observation_shape, np.int32 if self._is_integer else np.float32)

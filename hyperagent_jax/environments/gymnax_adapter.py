@@ -17,7 +17,7 @@ def _gymnax() -> Any:
 
 
 def names() -> list[str]:
-    """The environments there are, also those with continuous actions."""
+    """Returns the names of all environments, including those with continuous actions."""
     return sorted(_gymnax().registered_envs)
 
 

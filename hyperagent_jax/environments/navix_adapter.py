@@ -17,12 +17,12 @@ def _navix() -> Any:
 
 
 def names() -> list[str]:
-    """The environments there are."""
+    """Returns the names of all environments."""
     return sorted(_navix().registry())
 
 
 def make(name: str) -> base.Environment:
-    """Makes an environment that shows the symbols of the whole grid, uint8 [height, width, 3].
+    """Makes an environment whose observations are the symbols of the whole grid, uint8 [height, width, 3].
 
     Args:
         name: such as "Navix-DoorKey-8x8-v0".
@@ -38,13 +38,13 @@ def make(name: str) -> base.Environment:
 
     def reset(state: Any, key: types.PRNGKey) -> tuple[Any, base.TimeStep]:
         del state
-        # navix keeps its key in the state, as raw bits.
+        # navix stores its key in the state, as raw bits.
         timestep = environment.reset(jax.random.key_data(key))
         timestep.info["return"] = jnp.zeros(())
         return timestep, show(timestep)
 
     def step(state: Any, action: types.Array, key: types.PRNGKey) -> tuple[Any, base.TimeStep]:
-        del key  # navix's randomness follows from the key of its reset
+        del key  # navix derives its random numbers from the key of the reset
         timestep = environment._step(state, action)
         return timestep, show(timestep)
 

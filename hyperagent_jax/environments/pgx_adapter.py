@@ -12,7 +12,7 @@ _PREFIX = "minatar-"
 
 
 def names() -> list[str]:
-    """The games there are."""
+    """Returns the names of all games."""
     return sorted(name.removeprefix(_PREFIX) for name in _pgx().available_envs() if name.startswith(_PREFIX))
 
 
@@ -23,9 +23,9 @@ def _pgx() -> Any:
 
 
 def make(name: str) -> base.Environment:
-    """Makes a game as Young and Tian's MinAtar has it: minimal actions, sticky with probability 0.1.
+    """Makes a game as in Young and Tian's MinAtar: minimal action set, sticky actions with probability 0.1.
 
-    Observations are booleans [10, 10, channels]. pgx has no time limit, so no episode is truncated by it.
+    Observations are booleans [10, 10, channels]. pgx has no time limit, so episodes are never truncated.
 
     Args:
         name: such as "breakout".

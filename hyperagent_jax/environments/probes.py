@@ -1,7 +1,7 @@
-"""Probe environments: so small that the optimal Q-values are known by hand.
+"""Probe environments, which are so small that the optimal Q-values are known by hand.
 
-Each one asks a single question of an agent, so that the first one it fails names the part that is wrong;
-`combined` asks all of them at once, for the price of one program.
+Each one tests a single property of an agent, so that the first one to fail identifies the faulty part; `combined`
+tests all of them at once, with a single compiled program.
 """
 
 from collections.abc import Sequence
@@ -23,11 +23,11 @@ class ProbeState(NamedTuple):
 
 
 class Probe(NamedTuple):
-    """A probe and what is known about it.
+    """A probe environment and its optimal Q-values.
 
     Attributes:
         environment: the environment.
-        state: its state before the first reset.
+        state: the state before the first reset.
         q_values: the optimal Q-values, [num_states, num_actions].
     """
 
@@ -36,7 +36,7 @@ class Probe(NamedTuple):
     q_values: np.ndarray
 
 
-# In a table of successors: the episode terminates.
+# Successor that means that the episode terminates.
 END = -1
 
 
@@ -92,12 +92,12 @@ def one_step(discount: float) -> Probe:
 
 
 def delayed_reward(discount: float) -> Probe:
-    """Two states in a row, reward 1 after the second: is the value carried back, discounted once?"""
+    """Two states in a row, reward 1 after the second: is the value propagated back, discounted once?"""
     return _make_probe([[0.0], [1.0]], [[1], [END]], [[discount], [1.0]])
 
 
 def two_actions(discount: float) -> Probe:
-    """One state, two actions worth 1 and -0.5: are the values of actions kept apart?"""
+    """One state, two actions worth 1 and -0.5: are the values of actions distinguished?"""
     del discount
     return _make_probe([[1.0, -0.5]], [[END, END]], [[1.0, -0.5]])
 
@@ -109,16 +109,16 @@ def random_start(discount: float) -> Probe:
 
 
 def truncated_loop(discount: float) -> Probe:
-    """Reward 1 forever, cut every 5 steps: does truncation bootstrap?
+    """Reward 1 forever, truncated every 5 steps: does truncation bootstrap?
 
-    The value is 1 / (1 - discount). If being cut were taken for the end, the value that fits five
+    The value is 1 / (1 - discount). If truncation were treated as termination, the value that fits five
     transitions in a row, one of them without a future, would be 1 / (1 - 0.8 * discount).
     """
     return _make_probe([[1.0]], [[0]], [[1.0 / (1.0 - discount)]], max_steps=5)
 
 
 def combined(discount: float) -> Probe:
-    """Starts at random in one of five states, where these questions are asked with two actions each."""
+    """Starts at random in one of five states, which test these properties with two actions each."""
     q_values = [[1.0, 1.0], [discount, discount], [1.0, -0.5], [-1.0, -1.0], [1.0, 1.0], [1.0, 1.0]]
     rewards = [[1.0, 1.0], [0.0, 0.0], [1.0, -0.5], [-1.0, -1.0], [1.0 - discount] * 2, [1.0, 1.0]]
     successors = [[END, END], [5, 5], [END, END], [END, END], [4, 4], [END, END]]

@@ -12,7 +12,7 @@ from hyperagent_jax.environments import gymnax_adapter
 from hyperagent_jax.environments import navix_adapter
 from hyperagent_jax.environments import pgx_adapter
 
-# What stands before the slash of a name, and the module that makes these environments.
+# Prefixes of names (before the slash), and the modules that make these environments.
 LIBRARIES: dict[str, Any] = {
     "explore": exploration,
     "minatar": pgx_adapter,
@@ -35,12 +35,11 @@ def make(name: str) -> base.Environment:
     if library not in LIBRARIES:
         known = ", ".join(f"{known}/NAME" for known in LIBRARIES)
         raise errors.UserError(
-            f"unknown environment {name!r}: names are {known}, or module:function of your own; "
-            "--env=list lists them"
+            f"unknown environment {name!r}: use {known}, or your own module:function; --env=list shows all names"
         )
     adapter = LIBRARIES[library]
     if environment not in adapter.names():
-        raise errors.UserError(f"{library} has no {environment!r}; it has {', '.join(adapter.names())}")
+        raise errors.UserError(f"{library} has no {environment!r}; choose one of {', '.join(adapter.names())}")
     return adapter.make(environment)
 
 
@@ -52,8 +51,8 @@ def _make_own(name: str) -> base.Environment:
         environment = getattr(importlib.import_module(module), function)()
     except (ImportError, AttributeError, TypeError, ValueError) as error:
         raise errors.UserError(
-            f"cannot make {name!r} ({error}): it must be module:function, of a module that can be imported here "
-            "and a function without required arguments"
+            f"cannot make {name!r} ({error}): it must be module:function, with an importable module and a "
+            "function without required arguments"
         ) from error
     if not isinstance(environment, base.Environment):
         raise errors.UserError(
@@ -63,7 +62,7 @@ def _make_own(name: str) -> base.Environment:
 
 
 def listing() -> str:
-    """All environments of the libraries that are installed, a line each, and what is not installed."""
+    """Returns all environments, one per line, and which libraries are not installed."""
     lines = []
     for library, adapter in LIBRARIES.items():
         try:

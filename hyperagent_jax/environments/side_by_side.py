@@ -18,12 +18,12 @@ class SideBySide:
         spec: types.EnvironmentSpec,
         observe: Callable[[np.ndarray], np.ndarray] = np.asarray,
     ):
-        """Takes the environments.
+        """Wraps environments.
 
         Args:
-            environments: environments of the same kind, each with random numbers of its own.
-            spec: what they have in common.
-            observe: turns their observations into those of `spec`.
+            environments: environments of the same kind, each with its own random numbers.
+            spec: the EnvironmentSpec of all environments.
+            observe: maps their observations to those of `spec`.
         """
         self.spec = spec
         self.num_envs = self.batch_size = len(environments)
@@ -32,18 +32,18 @@ class SideBySide:
         self._timesteps: list[dm_env.TimeStep] = []
 
     def reset(self) -> base.VectorStep:
-        """Begins all environments."""
+        """Resets all environments."""
         self._timesteps = [environment.reset() for environment in self._environments]
         return self.recv()
 
     def send(self, actions: np.ndarray, env_ids: np.ndarray) -> None:
-        """Steps these environments; those whose episode has ended begin the next one."""
+        """Steps these environments; those whose episode has ended start a new one."""
         for env, action in zip(env_ids, actions, strict=True):
             environment, is_over = self._environments[env], self._timesteps[env].last()
             self._timesteps[env] = environment.reset() if is_over else environment.step(int(action))
 
     def recv(self) -> base.VectorStep:
-        """Returns where all environments are."""
+        """Returns the steps of all environments."""
         steps = self._timesteps
         rewards = np.array([step.reward or 0.0 for step in steps], np.float32)
         last = np.array([step.last() for step in steps])

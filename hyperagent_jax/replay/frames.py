@@ -1,8 +1,8 @@
-"""Replay of pixels in host memory: every frame is stored once, and stacks and n-step returns are made from rows.
+"""Replay of pixels in host memory: stores every frame once, and forms stacks and n-step returns from rows.
 
-A row is what one environment shows at one time: its newest frame, the action taken there, the perturbation and the
-prior's coefficients. Rows of an environment follow one another; an n-step transition begins in one row and ends up
-to n rows later. A transition can be drawn as long as all rows it needs are there.
+A row is one time step of one environment: its newest frame, the action taken, the perturbation and the prior's
+coefficients. The rows of an environment are consecutive; an n-step transition starts in one row and ends up to n
+rows later. A transition can be sampled as long as all of its rows are stored.
 """
 
 import collections
@@ -22,7 +22,7 @@ _NONE = -1
 
 
 class Settings(NamedTuple):
-    """What determines the arrays of a replay.
+    """The settings that determine the arrays of a replay.
 
     Attributes:
         capacity: largest number of transitions.
@@ -32,7 +32,7 @@ class Settings(NamedTuple):
         discount: gamma.
         perturbation_dim: length of z.
         prior_shape: shape of the prior's coefficients of one observation.
-        rule: which transitions are drawn.
+        rule: how transitions are sampled.
     """
 
     capacity: int
@@ -45,7 +45,7 @@ class Settings(NamedTuple):
     rule: sampling.Rule = sampling.Rule()
 
     def check(self) -> None:
-        """Raises ValueError unless a replay can have these settings."""
+        """Raises ValueError if the settings are invalid."""
         sampling.check(self.capacity, self.rule)
         if not 1 <= self.n_step < 256:
             raise ValueError(f"n_step must be between 1 and 255, got {self.n_step}")
@@ -57,11 +57,11 @@ class Settings(NamedTuple):
 
     @property
     def num_rows(self) -> int:
-        """Rows per environment: those of the transitions, and what the first and the last of them need beyond."""
+        """Rows per environment: those of the transitions, and the extra rows of the first and last of them."""
         return -(-self.capacity // self.num_envs) + self.stack_shape[0] + self.n_step
 
     def arrays(self) -> dict[str, tuple[tuple[int, ...], Any]]:
-        """Shape and type of every array: those of rows are [num_rows, num_envs, ...]."""
+        """Returns shape and dtype of every array; those of rows are [num_rows, num_envs, ...]."""
         rows = (self.num_rows, self.num_envs)
         return {
             "frames": ((*rows, *self.stack_shape[1:]), np.uint8),
@@ -77,35 +77,35 @@ class Settings(NamedTuple):
         }
 
     def num_bytes(self) -> int:
-        """Memory of all arrays, before any of it is allocated."""
+        """Returns the memory of all arrays without allocating it."""
         sizes = [math.prod(shape) * np.dtype(kind).itemsize for shape, kind in self.arrays().values()]
         return sum(sizes) + (4 * self.capacity if self.rule.priority_fraction else 0)
 
 
 class FrameReplay:
-    """The replay. One thread uses it; prefetched batches are gathered by another."""
+    """The replay. It is used by one thread; another thread gathers prefetched batches."""
 
     def __init__(self, settings: Settings):
         settings.check()
         self.settings = settings
-        # Memory of zeros is taken page by page as it is written.
+        # The system allocates arrays of zeros page by page, as they are written.
         self._arrays = {name: np.zeros(shape, kind) for name, (shape, kind) in settings.arrays().items()}
         self._frames, self._depths = self._flat("frames"), self._flat("depths")
         self._actions, self._perturbations = self._flat("actions"), self._flat("perturbations")
         self._priors, self._returns = self._flat("priors"), self._flat("returns")
         self._discounts, self._lengths = self._flat("discounts"), self._flat("lengths")
-        self._transitions = self._flat("transitions")  # number of the transition that begins in a row
+        self._transitions = self._flat("transitions")  # number of the transition that starts in a row
         self._starts = self._arrays["starts"]
         self._rows = np.zeros(settings.num_envs, np.int64)  # rows written so far
-        self._steps = np.zeros(settings.num_envs, np.int64)  # of the current episode
-        self._counts = np.zeros(2, np.int64)  # transitions ever added; the oldest that can be drawn
+        self._steps = np.zeros(settings.num_envs, np.int64)  # in the current episode
+        self._counts = np.zeros(2, np.int64)  # transitions ever added; number of the oldest that is available
         self._newest_priority = np.ones(1, np.float32)
         self._weights = block_sums.BlockSums(settings.capacity) if settings.rule.priority_fraction else None
         self._gatherer: futures.ThreadPoolExecutor | None = None
         self._ahead: collections.deque = collections.deque()
 
     def _flat(self, name: str) -> np.ndarray:
-        """An array of rows with one axis for row and environment."""
+        """Returns an array of rows with a single axis for row and environment."""
         array = self._arrays[name]
         return array.reshape(array.shape[0] * array.shape[1], *array.shape[2:])
 
@@ -116,15 +116,15 @@ class FrameReplay:
 
     @property
     def size(self) -> int:
-        """Number of transitions that can be drawn, |D|."""
+        """Number of transitions that can be sampled, |D|."""
         return int(self._counts[0] - self._counts[1])
 
     def _places(self, env_ids: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        """Where rows of environments are in the flat arrays."""
+        """Returns the positions of environments' rows in the flat arrays."""
         return rows % self.settings.num_rows * self.settings.num_envs + env_ids
 
     def _stack_places(self, places: np.ndarray) -> np.ndarray:
-        """Where the frames of the stacks at `places` [n] are, [n, frames]; missing ones repeat the first."""
+        """Returns the positions [n, frames] of the stacks at `places` [n]; missing frames repeat the first."""
         num_rows, num_envs = self.settings.num_rows, self.settings.num_envs
         back = np.arange(self.settings.stack_shape[0] - 1, -1, -1)
         back = np.minimum(back, self._depths[places, None])
@@ -140,13 +140,13 @@ class FrameReplay:
         priors: np.ndarray,
         perturbations: np.ndarray,
     ) -> None:
-        """Adds one row for each of some environments, and the transitions that they complete.
+        """Adds one row for each of some environments, and the transitions that these rows complete.
 
         Args:
-            step: what these environments show; each is there at most once.
-            actions: the actions taken there, [k]; meaningless where the episode has ended.
+            step: the environments' steps; each environment may occur only once.
+            actions: the actions taken, [k]; meaningless if the episode has ended.
             priors: the prior's coefficients of the observations, [k, ...].
-            perturbations: z of the transitions that begin there, [k, dim].
+            perturbations: z of the transitions that start in these rows, [k, dim].
         """
         self._settle()
         settings, env_ids = self.settings, step.env_ids
@@ -161,7 +161,7 @@ class FrameReplay:
         self._returns[places] = 0.0
         self._transitions[places] = _NONE
 
-        # Rewards and ends count for the transitions that began up to n rows ago in the same episode (eq. n-step).
+        # Rewards and ends affect the transitions that started up to n rows ago in the same episode (eq. n-step).
         steps = np.where(step.is_first, 0, self._steps[env_ids] + 1)
         for k in range(settings.n_step, 0, -1):
             open_ones = steps >= k
@@ -171,28 +171,28 @@ class FrameReplay:
             complete = open_ones & (step.last | (k == settings.n_step))
             discounts = np.where(step.terminated, 0.0, settings.discount**k)
             self._complete(begun[complete], k, discounts[complete])
-        # No transition stays open after the end: the next row begins an episode.
+        # No transition continues beyond the end: the next row starts an episode.
         self._steps[env_ids] = np.where(step.last, 0, steps)
         self._rows[env_ids] += 1
 
     def _next_depths(self, step: environments_base.VectorStep) -> np.ndarray:
-        """How many rows before the new ones belong to their stacks."""
+        """Returns how many previous rows belong to the stacks of the new rows."""
         frames = self.settings.stack_shape[0]
         places = self._places(step.env_ids, self._rows[step.env_ids] - 1)
         depths = np.minimum(self._depths[places].astype(np.int64) + 1, frames - 1)
         for i in np.flatnonzero(step.is_first):
             stack = step.observations[i]
-            # After a lost life the stack continues, after the end of a game it is filled with the first frame.
+            # After a lost life, the stack continues; after the end of a game, it is filled with the first frame.
             if np.all(stack == stack[-1]):
                 depths[i] = 0
             elif not np.array_equal(stack[:-1], self._stacks(places[i : i + 1])[0, 1:]):
                 raise ValueError(
-                    "an episode must begin with a stack that continues the one before or repeats one frame"
+                    "an episode must start with a stack that continues the previous one or repeats one frame"
                 )
         return depths
 
     def _make_room(self, env_ids: np.ndarray) -> None:
-        """Drops the transitions that need a row which is about to be overwritten."""
+        """Drops transitions that need a row that is about to be overwritten."""
         needing = self._rows[env_ids] - self.settings.num_rows + self.settings.stack_shape[0] - 1
         numbers = self._transitions[self._places(env_ids, needing)][needing >= 0]
         if len(numbers):
@@ -206,7 +206,7 @@ class FrameReplay:
         self._counts[1] = last
 
     def _complete(self, places: np.ndarray, length: int, discounts: np.ndarray) -> None:
-        """Adds the transitions that begin at these places."""
+        """Adds the transitions that start at these positions."""
         if not len(places):
             return
         numbers = self.added + np.arange(len(places))
@@ -222,25 +222,25 @@ class FrameReplay:
 
     @staticmethod
     def draw(seed: int, number: int, batch_size: int) -> np.ndarray:
-        """The random bits of the sample with that number."""
+        """Returns the random bits of sample number `number`."""
         return np.random.default_rng((seed, number)).integers(0, 2**32, batch_size, dtype=np.uint32)
 
     def sample(self, bits: np.ndarray) -> tuple[types.Batch, np.ndarray]:
-        """Draws a batch with replacement; also the numbers of its transitions, in the order they were added."""
+        """Samples a batch with replacement; also returns the numbers of its transitions, in order of addition."""
         return self._gather(self._choose(bits))
 
     def prefetch(self, bits: np.ndarray) -> None:
-        """Chooses a batch as `sample` would now; another thread gathers it until it is taken."""
+        """Chooses a batch as `sample` would now; another thread gathers it for `take`."""
         if self._gatherer is None:
             self._gatherer = futures.ThreadPoolExecutor(max_workers=1)
         self._ahead.append(self._gatherer.submit(self._gather, self._choose(bits)))
 
     def take(self) -> tuple[types.Batch, np.ndarray]:
-        """The batch that was prefetched first."""
+        """Returns the oldest prefetched batch."""
         return self._ahead.popleft().result()
 
     def _settle(self) -> None:
-        """Waits until no other thread reads: rows may change after this."""
+        """Waits until the other thread has finished reading, so that rows may change."""
         futures.wait(self._ahead)
 
     def _find(self, quantiles: np.ndarray) -> np.ndarray:
@@ -248,7 +248,7 @@ class FrameReplay:
         return self._weights.find(quantiles)
 
     def _choose(self, bits: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
-        """Numbers of transitions and, with the priorities they are chosen by, their importance weights."""
+        """Returns the numbers of sampled transitions, and their importance weights if there are any."""
         if not self.size:
             raise ValueError("the replay is empty")
         settings, oldest = self.settings, int(self._counts[1])
@@ -266,7 +266,7 @@ class FrameReplay:
         starts = self._starts[numbers % self.settings.capacity]
         ends = starts + self._lengths[starts].astype(np.int64) * self.settings.num_envs
         ends %= self.settings.num_rows * self.settings.num_envs
-        # Compiled functions take numpy arrays too: the casts are for the type checker.
+        # Compiled functions accept numpy arrays: the casts are for the type checker.
         transitions = types.Transition(
             cast(types.Array, self._stacks(starts)),
             self._actions[starts],
@@ -282,16 +282,16 @@ class FrameReplay:
         return batch, numbers
 
     def update(self, numbers: np.ndarray, losses: np.ndarray) -> None:
-        """Makes the losses [n] of the transitions with these numbers their priorities."""
+        """Sets the priorities of the transitions with these numbers from their losses [n]."""
         if self._weights is None:
             return
         errors, newest = sampling.new_priorities(np.asarray(losses), self._newest_priority[0], xp=np)
-        there = numbers >= self._counts[1]  # the others were dropped since they were drawn
+        there = numbers >= self._counts[1]  # the others have been dropped since
         self._weights.set(numbers[there] % self.settings.capacity, errors[there])
         self._newest_priority[0] = newest
 
     def state(self) -> dict[str, np.ndarray]:
-        """All there is to save: of arrays of rows and transitions, the front that is in use."""
+        """Returns the state to save, which includes only the used part of arrays."""
         self._settle()
         used = int(min(self._rows.max(), self.settings.num_rows))
         front = {name: array[:used] for name, array in self._arrays.items()}
@@ -299,7 +299,7 @@ class FrameReplay:
         return {**front, **self._counters()}
 
     def like(self) -> dict[str, Any]:
-        """What a checkpoint of `state` looks like: loading it fills this replay. Call `refresh` after that."""
+        """Returns the structure of a checkpoint of `state`; loading it fills this replay. Then call `refresh`."""
         return {**{name: checkpoint.Front(array) for name, array in self._arrays.items()}, **self._counters()}
 
     def _counters(self) -> dict[str, np.ndarray]:
@@ -314,11 +314,11 @@ class FrameReplay:
         return counters
 
     def refresh(self) -> None:
-        """Computes the sums of priorities, after these were loaded."""
+        """Computes the sums of priorities after loading."""
         if self._weights is not None:
             self._weights.refresh()
 
     def close(self) -> None:
-        """Ends the other thread."""
+        """Stops the other thread."""
         if self._gatherer is not None:
             self._gatherer.shutdown(cancel_futures=True)

@@ -1,4 +1,4 @@
-"""n-step transitions made of single steps when they are sampled."""
+"""n-step transitions, formed from single steps when they are sampled."""
 
 from typing import Any, NamedTuple
 
@@ -14,9 +14,10 @@ class Step(NamedTuple):
 
     Attributes:
         transition: the step as a Transition.
-        last: whether the episode ended with it, terminated or truncated; None when transitions are single steps.
+        last: whether the step ended the episode, by termination or truncation; None if transitions are single
+            steps.
         prior_tm1: the fixed prior's belief at o_tm1, or None to compute it in every update.
-        prior_t: the same at o_t.
+        prior_t: the fixed prior's belief at o_t, or None.
     """
 
     transition: types.Transition
@@ -28,13 +29,13 @@ class Step(NamedTuple):
 def follow(
     state: ring_lib.RingState, slots: types.Array, *, capacity: int, n_step: int, num_envs: int
 ) -> tuple[types.Array, types.Array, types.Array]:
-    """Adds up the rewards of up to n steps from each slot on.
+    """Sums the rewards of up to n steps, starting at each slot.
 
-    A sum ends with its episode, terminated or truncated, and at the newest step of its environment.
+    A sum ends with its episode, by termination or truncation, and at the newest step of its environment.
 
     Args:
         state: a ring of Steps, which `num_envs` environments added in turn.
-        slots: where the sums begin, [B].
+        slots: slots of the first steps, [B].
         capacity: number of steps the ring holds, a multiple of `num_envs`.
         n_step: largest number of rewards n.
         num_envs: number of environments.
@@ -45,7 +46,7 @@ def follow(
     steps = state.storage
     rewards, discounts, ends = steps.transition.r_t[slots], steps.transition.discount_t[slots], slots
     is_open = ~steps.last[slots]
-    # How many steps of all environments were added after each slot's.
+    # Number of steps of all environments added after each slot's.
     newer = (state.added - 1 - slots) % capacity
     for k in range(1, n_step):
         following = (slots + k * num_envs) % capacity
@@ -66,7 +67,7 @@ def sample(
         state: a ring of Steps.
         bits: random bits, from `ring.draw`.
         ring: the ring.
-        capacity: see `follow`, like all that follow.
+        capacity: see `follow`, also for the following arguments.
         n_step: largest number of rewards of a transition.
         num_envs: number of environments.
 
@@ -82,7 +83,7 @@ def sample(
         transition = transition._replace(r_t=rewards, discount_t=discounts, o_t=o_t)
     weights = ring.weights(state, slots)
     if weights is not None:
-        # Weights are never negative. A later write of priorities at these slots now waits for the read
-        # of the weights, without which XLA copies the priorities in every step of a loop.
+        # Weights are never negative. This makes a later write of priorities at these slots depend on the read of
+        # the weights; otherwise XLA would copy the priorities in every step of a loop.
         slots = jnp.where(weights < 0, 0, slots)
     return types.Batch(transition, ring.size(state), step.prior_tm1, prior_t, weights), slots

@@ -17,7 +17,7 @@ class Priorities(NamedTuple):
 
     Attributes:
         tree: the priority of every slot.
-        newest: the priority of new items: the largest of recent ones, so that they are soon drawn.
+        newest: the priority of new items: the largest of recent priorities, so that new items are sampled soon.
     """
 
     tree: sum_tree.SumTree
@@ -30,7 +30,7 @@ class RingState(NamedTuple):
     Attributes:
         storage: a pytree like one item, every leaf with a leading axis of length capacity.
         added: number of items ever added.
-        priorities: None when nothing is sampled by priority.
+        priorities: None if nothing is sampled by priority.
     """
 
     storage: Any
@@ -77,11 +77,11 @@ class WeightsFn(Protocol):
     """Calculates importance weights."""
 
     def __call__(self, state: RingState, slots: types.Array, /) -> types.Array | None:
-        """Returns weights [batch_size], or None when all are 1."""
+        """Returns weights [batch_size], or None if all are 1."""
 
 
 class CountFn(Protocol):
-    """Tells how full a ring is."""
+    """Reads how full a ring is."""
 
     def __call__(self, state: RingState, /) -> types.Array:
         """Returns a scalar."""
@@ -92,17 +92,17 @@ class Ring(NamedTuple):
 
     Attributes:
         init: maps an example item to an empty RingState.
-        add: maps (state, item) to the state with that item, the oldest overwritten when full. Jit the function
-            that calls it and donate the state; otherwise the whole storage is copied.
+        add: maps (state, item) to the state with that item, overwriting the oldest if full. Jit the function that
+            calls it and donate the state; otherwise the whole storage is copied.
         draw: maps (key, batch_size) to the random bits of one sample.
-        sample: maps (state, bits) to (items, slots): items with replacement, and where they are. An empty ring
-            cannot be sampled: ValueError outside jit, items of zeros under jit.
-        weights: maps (state, slots) to the importance weights [batch_size] of a sample from that very state, for
+        sample: maps (state, bits) to (items, slots), sampled with replacement. An empty ring cannot be sampled:
+            this raises ValueError outside jit and returns items of zeros under jit.
+        weights: maps (state, slots) to the importance weights [batch_size] of a sample from the same state, for
             `Batch.weights`; None unless `importance_beta` is positive.
-        update: maps (state, slots, losses) to the state whose items at these slots have these losses, which
-            are squared errors, as their priority.
-        size: maps a state to the number of items it holds.
-        can_sample: maps a state to whether it holds any item.
+        update: maps (state, slots, losses) to the state in which the items at these slots have priorities
+            according to these losses, which are squared errors.
+        size: maps a state to the number of items in the ring.
+        can_sample: maps a state to whether the ring contains any item.
     """
 
     init: InitFn
@@ -116,7 +116,7 @@ class Ring(NamedTuple):
 
 
 def init(item: Any, *, capacity: int, priority_fraction: float) -> RingState:
-    """Makes an empty ring for items like this one.
+    """Creates an empty ring for items like this one.
 
     Args:
         item: an example item, any pytree of arrays.
@@ -132,30 +132,30 @@ def init(item: Any, *, capacity: int, priority_fraction: float) -> RingState:
 
 
 def size(state: RingState, *, capacity: int) -> types.Array:
-    """Returns the number of items the ring holds."""
+    """Returns the number of items in the ring."""
     return jnp.minimum(state.added, capacity)
 
 
 def can_sample(state: RingState) -> types.Array:
-    """Returns whether the ring holds any item."""
+    """Returns whether the ring contains any item."""
     return state.added > 0
 
 
 def add(state: RingState, item: Any, *, capacity: int, add_batch_size: int = 1) -> RingState:
-    """Adds an item, or a batch of them, which replaces the oldest when the ring is full.
+    """Adds an item, or a batch of items, overwriting the oldest if the ring is full.
 
     Args:
         state: the ring.
-        item: the item; with an `add_batch_size` of more than one, that many items with a leading axis.
+        item: the item; if `add_batch_size` is more than one, that many items with a leading axis.
         capacity: number of items the ring holds.
         add_batch_size: see `make_ring`.
 
     Returns:
         The ring with the item.
     """
-    # The item is written twice to the same slot. XLA turns a scatter of one row into a slice update,
-    # fuses that into the gather of a following `sample`, and then copies the whole buffer in every step
-    # of a loop. A scatter of two rows stays in place.
+    # Writes the item twice to the same slot. XLA turns a scatter of one row into a slice update, fuses that with
+    # the gather of a following `sample`, and then copies the whole buffer in every step of a loop. A scatter of
+    # two rows stays in place.
     slots = jnp.full(2, state.added % capacity)
     if add_batch_size > 1:
         slots = (state.added + jnp.arange(add_batch_size)) % capacity
@@ -176,10 +176,11 @@ def sample(state: RingState, bits: types.Array, *, capacity: int, rule: sampling
     """Samples items with replacement.
 
     Args:
-        state: the ring; must not be empty. Under jit this cannot be checked: an empty ring gives items of zeros.
+        state: the ring; must not be empty. This is not checked under jit, where an empty ring gives items of
+            zeros.
         bits: random bits of the sample, from `draw`, [batch_size].
         capacity: number of items the ring holds.
-        rule: which items are drawn.
+        rule: how items are sampled.
 
     Returns:
         The items, with a leading axis of length batch_size, and their slots [batch_size].
@@ -201,13 +202,13 @@ def weights(state: RingState, slots: types.Array, *, capacity: int, rule: sampli
     """Calculates the importance weights of a sample.
 
     Args:
-        state: the ring as it was when it was sampled.
+        state: the ring at the time of the sample.
         slots: the slots of the sample, [batch_size].
         capacity: number of items the ring holds.
-        rule: which items are drawn.
+        rule: how items are sampled.
 
     Returns:
-        Weights [batch_size], the largest of which is 1; None when all are 1.
+        Weights [batch_size], the largest of which is 1; None if all are 1.
     """
     if not rule.importance_beta:
         return None
@@ -221,17 +222,17 @@ def weights(state: RingState, slots: types.Array, *, capacity: int, rule: sampli
 
 def _priorities(state: RingState) -> Priorities:
     if state.priorities is None:
-        raise ValueError("this ring has no priorities: make its state with the `init` of the same ring")
+        raise ValueError("this state has no priorities: create it with the `init` of the same ring")
     return state.priorities
 
 
 def update(state: RingState, slots: types.Array, losses: types.Array) -> RingState:
-    """Sets the priorities of items to the roots of their losses; does nothing when there are no priorities.
+    """Sets the priorities of items to the square roots of their losses; does nothing without priorities.
 
     Args:
         state: the ring.
-        slots: where the items are, from `sample`, [n].
-        losses: their losses, squared errors, [n].
+        slots: slots of the items, from `sample`, [n].
+        losses: losses of the items, squared errors, [n].
 
     Returns:
         The ring with new priorities.
@@ -254,15 +255,15 @@ def make_ring(
 ) -> Ring:
     """Makes a ring buffer for `capacity` items.
 
-    A sample has three parts: recent items, items drawn by priority, and for the rest uniform ones.
+    A sample has three parts: recent items, items sampled by priority, and uniformly sampled items.
 
     Args:
-        capacity: number of items it holds.
-        recent_fraction: see `sampling.Rule`, like the three that follow.
-        priority_fraction: share that is drawn by priority.
+        capacity: number of items the ring holds.
+        recent_fraction: see `sampling.Rule`, also for the following three arguments.
+        priority_fraction: fraction that is sampled by priority.
         importance_beta: exponent of the importance weights.
-        importance_beta_steps: items until it is 1.
-        add_batch_size: number of items that `add` takes at once; the capacity must be a multiple of it.
+        importance_beta_steps: number of items after which the exponent is 1.
+        add_batch_size: number of items per `add`; the capacity must be a multiple of it.
 
     Returns:
         The Ring.

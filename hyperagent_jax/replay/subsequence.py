@@ -1,7 +1,7 @@
-"""Transitions whose number of rewards and discount change in the course of a run, with the steps that follow them.
+"""Transitions with annealed n-step and discount, and the steps that follow them.
 
-Rings hold single steps (see n_step.py); here their discounts are stored without gamma, and sums are made when they
-are sampled, with the n and gamma of that time. BBF (https://arxiv.org/abs/2305.19452) needs both.
+Rings hold single steps (see n_step.py), whose discounts are stored without gamma; returns are computed when
+sampling, with the current n and gamma. BBF (https://arxiv.org/abs/2305.19452) needs both.
 """
 
 from typing import NamedTuple, cast
@@ -14,16 +14,16 @@ from hyperagent_jax.replay import ring as ring_lib
 
 
 class Rule(NamedTuple):
-    """How sums of rewards change, and what follows them.
+    """How n and gamma change, and how many following steps transitions have.
 
     Attributes:
-        n_start: largest number of rewards at first.
-        n_end: the same after `anneal_updates`.
-        discount_start: gamma at first.
+        n_start: initial largest number of rewards n.
+        n_end: n after `anneal_updates`.
+        discount_start: initial gamma.
         discount_end: gamma after `anneal_updates`.
-        anneal_updates: updates over which both change, geometrically: n and 1 - gamma.
-        reset_period: updates after which this starts over; 0 for never.
-        num_future: number of following observations that a transition comes with.
+        anneal_updates: updates over which both change, geometrically in n and 1 - gamma.
+        reset_period: updates after which annealing restarts; 0 for never.
+        num_future: number of following observations of a transition.
     """
 
     n_start: int
@@ -36,7 +36,7 @@ class Rule(NamedTuple):
 
 
 def horizon(count: types.Array, rule: Rule) -> tuple[types.Array, types.Array]:
-    """Returns n, a whole number, and gamma of the update after `count` others."""
+    """Returns n, a whole number, and gamma for the update that follows `count` updates."""
     since = count % rule.reset_period if rule.reset_period else count
     progress = jnp.minimum(since / rule.anneal_updates, 1.0)
     n = jnp.round(rule.n_start * (rule.n_end / rule.n_start) ** progress).astype(jnp.int32)
@@ -54,14 +54,14 @@ def sample(
     num_envs: int,
     rule: Rule,
 ) -> tuple[types.Batch, types.Array]:
-    """Samples a batch of transitions with their future.
+    """Samples a batch of transitions with the steps that follow them.
 
     Args:
         state: a ring of `n_step.Step`, whose discounts are without gamma.
         bits: random bits, from `ring.draw`.
         count: number of updates so far.
         ring: the ring.
-        capacity: number of steps it holds.
+        capacity: number of steps the ring holds.
         num_envs: environments that added steps in turn.
         rule: see `Rule`.
 

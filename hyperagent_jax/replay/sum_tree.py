@@ -1,7 +1,7 @@
-"""Weights in device memory that can be changed, and drawn in proportion, a batch at a time.
+"""Weights in device memory, with batched updates and sampling in proportion to the weights.
 
-The weights are the leaves of a tree whose nodes hold the sum of their 64 children, so a million weights make four
-levels. Going down one level is a gather of rows and a small matrix product.
+The weights are the leaves of a tree whose nodes are the sums of their 64 children, so a million weights give four
+levels. Descending one level is a gather of rows and a small matrix product.
 """
 
 import functools
@@ -21,7 +21,7 @@ SumTree = tuple[types.Array, ...]
 
 
 def init(capacity: int) -> SumTree:
-    """Makes a tree of zeros with (at least) the positions 0 .. capacity - 1."""
+    """Creates a tree of zeros with (at least) the positions 0 .. capacity - 1."""
     levels: list[types.Array] = []
     length = capacity
     while not levels or length > 1:
@@ -47,12 +47,12 @@ def set_leaves(leaves: types.Array, positions: types.Array, weights: types.Array
 
 
 def set_leaf_rows(leaves: types.Array, positions: types.Array, weights: types.Array) -> types.Array:
-    """`set_leaves` by whole rows: a TPU that writes single leaves copies all of them to another layout."""
+    """Implements `set_leaves` by whole rows: for single leaves, a TPU would copy all to a different layout."""
     row, column = divmod(positions, _CHILDREN)
     same = positions[:, None] == positions
     largest = jnp.max(jnp.where(same, weights, -jnp.inf), axis=1)
     is_first = jnp.argmax(same, axis=1) == jnp.arange(len(positions))
-    # Every occurrence of a row writes the changes of all of them, each position once.
+    # Every occurrence of a row writes the changes of all its occurrences, each position once.
     code = jnp.where(is_first[:, None], jax.nn.one_hot(column, _CHILDREN), 0.0)
     together = (row[:, None] == row).astype(jnp.float32)
     product = functools.partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)
@@ -61,11 +61,13 @@ def set_leaf_rows(leaves: types.Array, positions: types.Array, weights: types.Ar
 
 
 def set_weights(tree: SumTree, positions: types.Array, weights: types.Array) -> SumTree:
-    """Sets the weights [n] at positions [n]; of several for one position the largest counts."""
+    """Sets the weights [n] at positions [n]; if a position occurs several times, the largest weight counts."""
     levels = [jax.lax.platform_dependent(tree[0], positions, weights, tpu=set_leaf_rows, default=set_leaves)]
     parents = positions // _CHILDREN
     for level in tree[1:]:
-        sums = jnp.sum(levels[-1][parents], axis=-1)  # whole sums: the errors of differences would add up
+        sums = jnp.sum(
+            levels[-1][parents], axis=-1
+        )  # sums from scratch: the errors of differences would accumulate
         place = divmod(parents, _CHILDREN)
         levels.append(level.at[place].set(sums))
         parents = place[0]
@@ -75,7 +77,7 @@ def set_weights(tree: SumTree, positions: types.Array, weights: types.Array) -> 
 def find(tree: SumTree, quantiles: types.Array) -> types.Array:
     """Finds the positions [n] at quantiles [n], in [0, 1], of the weights, whose sum must be positive.
 
-    Uniform quantiles draw positions in proportion to their weights.
+    Uniform quantiles sample positions in proportion to their weights.
     """
     node = jnp.zeros(quantiles.shape, jnp.int32)
     rest = quantiles * total(tree)
