@@ -200,7 +200,7 @@ def bad_mdp(tmp_path):
         (["regret", "--index_dim=0"], "--index_dim must be at least 1, got 0"),
         (["regret", "--environments={bad}"], "bad.npz: transitions[0, 0, 0] must sum to one, but sums to 0.9"),
         (["regret", "--environments=nowhere.npz"], "nowhere.npz is not an npz file with the arrays transitions"),
-        (["regret", "--agents=nobody"], "--agents has no 'nobody'; choose some of hyperagent"),
+        (["regret", "--agents=nobody"], "--agents must be among hyperagent"),
         (["lemma", "--epsilon=2"], "--epsilon and delta must be between 0 and 1, got 2.0 and 0.1"),
         (["deepsea", "--index_dims=0"], "--index_dim must be at least 1, got 0"),
         (["deepsea", "--prior_means=much"], "--prior_mean must be a number or \"horizon\", got 'much'"),

@@ -16,19 +16,19 @@ from hyperagent_jax.tabular import rmax
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """What experiments set for all their agents.
+    """Settings that experiments share between all their agents.
 
     Attributes:
         num_episodes: K.
-        beta: of Assumption 2, at least 3: the weight of the prior that hyperagent_theory and psrl have.
-        delta: of M(1/2) of hyperagent_theory.
-        practical_beta: the weight of the prior that all others have.
-        sigma: level of perturbation of all but hyperagent_theory and lmc_lsvi.
-        lmc_sigma: that of lmc_lsvi, whose regularisation is 1, as its authors have it.
-        prior_mean: mu_0 of all but hyperagent_theory; "horizon" is the largest possible return when rewards
-            are at most 1.
-        index_dim: M of all but hyperagent_theory.
-        num_ois: indices over which hyperagent_ois maximises.
+        beta: beta of Assumption 2, at least 3: prior weight of hyperagent_theory and psrl.
+        delta: delta in M(1/2) of hyperagent_theory.
+        practical_beta: prior weight of all other agents.
+        sigma: level of perturbation of all agents except hyperagent_theory and lmc_lsvi.
+        lmc_sigma: level of perturbation of lmc_lsvi, whose regularisation is 1, as chosen by its authors.
+        prior_mean: mu_0 of all agents except hyperagent_theory; "horizon" is the largest possible return if
+            rewards are at most 1.
+        index_dim: M of all agents except hyperagent_theory.
+        num_ois: number of indices over which hyperagent_ois maximises.
     """
 
     num_episodes: int = 1000
@@ -56,7 +56,7 @@ class Settings:
         self.practical(base.Size(1, 1, 1), num_ois=self.num_ois)  # checks the values
 
     def practical(self, size: base.Size, num_ois: int = 1) -> hyperagent.Config:
-        """HyperAgent's practical preset."""
+        """Returns HyperAgent's practical preset."""
         prior_mean = float(size.horizon if self.prior_mean == "horizon" else self.prior_mean)
         return hyperagent.Config(self.practical_beta, self.sigma, prior_mean, self.index_dim, num_ois)
 
@@ -86,7 +86,7 @@ AGENTS: dict[str, Callable[[Settings, base.Size], base.Agent]] = {
 
 
 def check_names(names: tuple[str, ...]) -> None:
-    """Raises ValueError for a name that is not an agent's."""
+    """Raises ValueError for unknown agent names."""
     for name in names:
         if name not in AGENTS:
-            raise ValueError(f"agents has no {name!r}; choose some of {', '.join(AGENTS)}")
+            raise ValueError(f"agents must be among {', '.join(AGENTS)}, got {name!r}")

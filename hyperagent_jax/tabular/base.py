@@ -1,4 +1,4 @@
-"""What tabular agents have in common, and the loop that lets one learn."""
+"""The common interface of tabular agents, and their training loop."""
 
 from collections.abc import Callable, Sequence
 import dataclasses
@@ -17,7 +17,7 @@ from hyperagent_jax.tabular import solvers
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """What an agent must know of a FiniteMdp to be built: S, A and H."""
+    """The sizes of a FiniteMdp, which are needed to build an agent: S, A and H."""
 
     num_states: int
     num_actions: int
@@ -30,43 +30,43 @@ class Size:
 
 
 def size_of(mdp: mdps.FiniteMdp) -> Size:
-    """The size of one MDP."""
+    """Returns the size of an MDP."""
     horizon, num_states, num_actions = mdp.rewards.shape
     return Size(num_states, num_actions, horizon)
 
 
 class Episode(NamedTuple):
-    """What an episode visits: `states` [H + 1] and `actions` [H]."""
+    """The `states` [H + 1] and `actions` [H] of an episode."""
 
     states: types.Array
     actions: types.Array
 
     @property
     def pairs(self) -> tuple[types.Array, types.Array, types.Array]:
-        """Stages, states and actions, each [H]: an index into arrays [H, S, A, ...]."""
+        """Returns stages, states and actions, each [H], to index arrays [H, S, A, ...]."""
         return jnp.arange(self.actions.shape[0]), self.states[:-1], self.actions
 
 
 class Policy(NamedTuple):
-    """Greedy in `q` [H, S, A], but with probability `epsilon` uniformly random.
+    """A policy that is greedy with respect to `q` [H, S, A], or uniformly random with probability `epsilon`.
 
-    Probabilities are computed on demand: acting needs those of H states only.
+    Probabilities are computed on demand, because acting needs only those of H states.
     """
 
     q: types.Array
     epsilon: types.Array | float = 0.0
 
     def probabilities(self, *place: types.Array | int) -> types.Array:
-        """Of the actions at one stage and state, [A], or everywhere, [H, S, A]."""
+        """Returns action probabilities at one stage and state, [A], or everywhere, [H, S, A]."""
         q = self.q[place]
         return (1.0 - self.epsilon) * solvers.greedy(q) + self.epsilon / q.shape[-1]
 
 
 class Agent(NamedTuple):
-    """Pure functions of one agent; rewards [H, S, A] are known to it, transitions are not.
+    """Pure functions of one agent, which knows the rewards [H, S, A] but not the transitions.
 
     Attributes:
-        init: maps a key to its state.
+        init: maps a key to the agent's state.
         policy: maps (state, rewards, key) to the Policy of the next episode.
         update: maps (state, rewards, episode, key) to the state after that episode.
     """
@@ -77,7 +77,7 @@ class Agent(NamedTuple):
 
 
 def count(statistics: closed_form.Statistics, episode: Episode) -> closed_form.Statistics:
-    """The statistics after one more episode."""
+    """Returns the statistics after one more episode."""
     return closed_form.Statistics(
         statistics.visits.at[episode.pairs].add(1.0),
         statistics.moves.at[*episode.pairs, episode.states[1:]].add(1.0),
@@ -87,23 +87,23 @@ def count(statistics: closed_form.Statistics, episode: Episode) -> closed_form.S
 def count_only(
     statistics: closed_form.Statistics, rewards: types.Array, episode: Episode, key: types.PRNGKey
 ) -> closed_form.Statistics:
-    """The `Agent.update` of agents whose state is the statistics alone."""
+    """Implements `Agent.update` for agents whose state consists only of the statistics."""
     del rewards, key
     return count(statistics, episode)
 
 
 def _draw(cumulative: types.Array, uniform: types.Array) -> types.Array:
-    """The first place where cumulative probabilities, which end in one, are above a number in [0, 1)."""
+    """Returns the first position where cumulative probabilities, which end at one, exceed a number in [0, 1)."""
     return jnp.sum(uniform >= cumulative, dtype=jnp.int32)
 
 
 def _cumulative(probabilities: types.Array) -> types.Array:
     total = jnp.cumsum(probabilities, -1)
-    return total / total[..., -1:]  # so that rounding leaves nothing above the last
+    return total / total[..., -1:]  # so that the last one is exactly one
 
 
 class Task(NamedTuple):
-    """An MDP ready to be sampled: with its cumulative probabilities and what regret is measured against."""
+    """An MDP prepared for sampling: with cumulative probabilities and the optimal values that define regret."""
 
     mdp: mdps.FiniteMdp
     moves: types.Array
@@ -112,12 +112,12 @@ class Task(NamedTuple):
 
 
 def make_task(mdp: mdps.FiniteMdp) -> Task:
-    """Prepares an MDP."""
+    """Prepares an MDP for sampling."""
     return Task(mdp, _cumulative(mdp.transitions), _cumulative(mdp.start), solvers.optimal_return(mdp))
 
 
 def rollout(task: Task, policy: Policy, key: types.PRNGKey) -> Episode:
-    """One episode of a policy."""
+    """Samples one episode of a policy."""
     horizon = policy.q.shape[0]
     uniforms = jax.random.uniform(key, (horizon + 1, 2))
     first = _draw(task.start, uniforms[-1, 0])
@@ -130,18 +130,18 @@ def rollout(task: Task, policy: Policy, key: types.PRNGKey) -> Episode:
     return Episode(jnp.append(states, last), actions)
 
 
-# What to keep of an episode: a function of the task, the policy, the episode and the agent's state after it.
+# What to record of an episode: a function of the task, the policy, the episode and the agent's state after it.
 Record = Callable[[Task, Policy, Episode, Any], Any]
 
 
 def regret(task: Task, policy: Policy, episode: Episode, state: Any) -> types.Array:
-    """Delta_k: how much less than the optimum the policy of the episode is worth, exactly."""
+    """Returns the exact regret Delta_k of the episode's policy: the optimal value minus its value."""
     del episode, state
     return task.optimum - solvers.policy_return(task.mdp, policy.probabilities())
 
 
 def episode_return(task: Task, policy: Policy, episode: Episode, state: Any) -> types.Array:
-    """The rewards of the episode."""
+    """Returns the sum of the episode's rewards."""
     del policy, state
     return jnp.sum(task.mdp.rewards[episode.pairs])
 
@@ -149,7 +149,7 @@ def episode_return(task: Task, policy: Policy, episode: Episode, state: Any) -> 
 def advance(
     agent: Agent, task: Task, state: Any, key: types.PRNGKey, first: int, num_episodes: int, record: Record
 ) -> tuple[Any, Any]:
-    """Episodes `first`, `first` + 1, ...: the agent's state after them and their records, stacked."""
+    """Runs the episodes `first`, `first` + 1, ...; returns the agent's state and the stacked records."""
 
     def one_episode(state: Any, k: types.Array) -> tuple[Any, Any]:
         key_k = jax.random.fold_in(key, k)
@@ -162,7 +162,7 @@ def advance(
 
 
 def run(agent: Agent, mdp: mdps.FiniteMdp, seed: types.Array, num_episodes: int, record: Record = regret) -> Any:
-    """The records of an agent that learns from scratch; may be vmapped over MDPs and seeds."""
+    """Returns the records of an agent that learns from scratch; can be vmapped over MDPs and seeds."""
     key = prng.hash_key(jax.random.key(seed))
     state = agent.init(types.fold_in_tag(key, "init"))
     return advance(agent, make_task(mdp), state, key, 0, num_episodes, record)[1]
@@ -178,16 +178,16 @@ def compile_many(
     block: int = 32,
     devices: Sequence[jax.Device] = (),
 ) -> Callable[[], Any]:
-    """`run` for many seeds as one compiled call; the records have a leading axis of seeds.
+    """Compiles `run` for many seeds as one call, whose records have a leading axis of seeds.
 
     Args:
         agent: the agent.
-        mdp: one for all seeds, or arrays with a leading axis of seeds.
+        mdp: a single MDP for all seeds, or arrays with a leading axis of seeds.
         seeds: whole numbers, [num_seeds].
         num_episodes: K.
-        record: what to keep of an episode.
-        block: seeds vmapped together: few enough for their tables to stay in a core's cache.
-        devices: what to spread the seeds over, evenly; none for the default device.
+        record: what to record of an episode.
+        block: number of seeds vmapped together: few enough for their tables to fit in a core's cache.
+        devices: devices over which to split the seeds evenly; empty for the default device.
     """
     own_mdps = mdp.start.ndim == 2
 
@@ -206,7 +206,7 @@ def compile_many(
             mesh=mesh,
             in_specs=(over_seeds if own_mdps else whole, over_seeds),
             out_specs=over_seeds,
-            check_vma=False,  # what is carried from episode to episode begins the same for all seeds
+            check_vma=False,  # the initial carry is the same for all seeds
         )
     compiled = jax.jit(many).lower(mdp, seeds).compile()
     placed = jax.device_put((mdp, seeds), compiled.input_shardings[0])
@@ -214,5 +214,5 @@ def compile_many(
 
 
 def run_many(*arguments: Any, **options: Any) -> Any:
-    """Compiles `compile_many` of these arguments and calls it."""
+    """Calls `compile_many` with these arguments and runs the compiled program."""
     return compile_many(*arguments, **options)()

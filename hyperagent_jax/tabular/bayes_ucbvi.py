@@ -1,7 +1,7 @@
-"""Incre-Bayes-UCBVI (Tiapkin et al., 2022): an upper quantile over bootstrapped averages, kept up incrementally.
+"""Incre-Bayes-UCBVI (Tiapkin et al., 2022): an upper quantile over bootstrapped averages, updated incrementally.
 
 Every pair has several averages of the values that followed it, each with its own exponential weights (the Bayesian
-bootstrap). They begin at the largest possible value, as if it had been seen `prior_visits` times.
+bootstrap). They are initially the largest possible value, as if this had been observed `prior_visits` times.
 """
 
 import dataclasses
@@ -19,9 +19,9 @@ class Config:
     """Settings of Incre-Bayes-UCBVI.
 
     Attributes:
-        num_members: bootstrapped averages per pair.
-        quantile: the one that is the upper confidence bound.
-        prior_visits: optimistic observations every pair begins with.
+        num_members: number of bootstrapped averages per pair.
+        quantile: quantile over the averages that is the upper confidence bound.
+        prior_visits: initial number of optimistic observations of every pair.
     """
 
     num_members: int = 16
@@ -37,7 +37,7 @@ class State(NamedTuple):
 
 
 def make_agent(config: Config, size: base.Size) -> base.Agent:
-    """Incre-Bayes-UCBVI; O(members) per step, nothing is solved again."""
+    """Builds Incre-Bayes-UCBVI, which takes O(members) per step without solving the MDP again."""
     shape = (config.num_members, *size.pairs)
     most = size.horizon - 1.0 - jnp.arange(size.horizon, dtype=jnp.result_type(float))
 

@@ -1,4 +1,4 @@
-"""HyperAgent's update in closed form (section "Tabular representations"), and what the theory says of it."""
+"""HyperAgent's update in closed form (section "Tabular representations"), and the theory's statements about it."""
 
 import math
 from typing import NamedTuple
@@ -10,11 +10,11 @@ from hyperagent_jax import types
 
 
 class Statistics(NamedTuple):
-    """What was seen of every pair.
+    """Counts for every pair.
 
     Attributes:
         visits: N, [..., S, A].
-        moves: N P^, how often each next state followed, [..., S, A, S].
+        moves: N P^, the number of transitions to each next state, [..., S, A, S].
     """
 
     visits: types.Array
@@ -22,7 +22,7 @@ class Statistics(NamedTuple):
 
 
 def no_statistics(shape: tuple[int, ...]) -> Statistics:
-    """Before any episode; `shape` is that of the pairs, [..., S, A]."""
+    """Returns the statistics before any episode; `shape` is that of the pairs, [..., S, A]."""
     return Statistics(jnp.zeros(shape), jnp.zeros((*shape, shape[-2])))
 
 
@@ -36,10 +36,10 @@ def bellman(
     beta: float,
     discount: float = 1.0,
 ) -> types.Array:
-    """F_k Q (eq. bellman-hyperfqi), the stochastic Bellman operator.
+    """Calculates F_k Q (eq. bellman-hyperfqi), the stochastic Bellman operator.
 
     Args:
-        statistics: of the pairs [S, A].
+        statistics: statistics of the pairs [S, A].
         rewards: r, [S, A].
         noise: m~^T xi(s), [S, A].
         next_values: V_Q, [S].
@@ -53,11 +53,11 @@ def bellman(
 
 
 def perturb(m: types.Array, visits: types.Array, z: types.Array, *, sigma: float, beta: float) -> types.Array:
-    """m~ after one more visit (eq. noise-incremental), in O(M).
+    """Calculates m~ after one more visit (eq. noise-incremental), in O(M).
 
     Args:
-        m: m~ before, [..., M].
-        visits: N before, [...].
+        m: m~ before the visit, [..., M].
+        visits: N before the visit, [...].
         z: the perturbation of the new visit, [..., M].
         sigma: level of perturbation.
         beta: prior regularisation.
@@ -67,7 +67,7 @@ def perturb(m: types.Array, visits: types.Array, z: types.Array, *, sigma: float
 
 
 def perturbation_of_history(z_0: types.Array, z: types.Array, *, sigma: float, beta: float) -> types.Array:
-    """m~ [M] of one pair from its whole history: its prior z_0 [M] and the perturbations z [N, M] of its visits.
+    """Calculates m~ [M] of a pair from its history: the prior z_0 [M] and the perturbations z [N, M] of visits.
 
     The prior is sigma_0 z_0 with sigma_0 = sigma / sqrt(beta).
     """
@@ -98,21 +98,21 @@ def residual_std(outcomes: types.Array) -> types.Array:
 
 
 def norm_ratio(m: types.Array, visits: types.Array, *, sigma: float, beta: float) -> types.Array:
-    """|m~|^2 over sigma^2 / (N + beta), which the lemma says is within 1 - epsilon and 1 + epsilon."""
+    """Calculates |m~|^2 over sigma^2 / (N + beta), which by the lemma is in [1 - epsilon, 1 + epsilon]."""
     return jnp.sum(m * m, -1) * (visits + beta) / sigma**2
 
 
 def index_dim_of_lemma(
     num_pairs: int, num_episodes: int, beta: float, *, epsilon: float = 0.5, delta: float = 0.1
 ) -> int:
-    """M(epsilon) (eq. M-selection-tabular): the dimension that suffices for the lemma.
+    """Calculates M(epsilon) (eq. M-selection-tabular), a dimension that is sufficient for the lemma.
 
     Args:
         num_pairs: |S| |A| = S H A, all pairs of all stages.
         num_episodes: K.
         beta: prior regularisation.
         epsilon: relative error of the posterior's variance.
-        delta: chance that it is ever larger, at any pair.
+        delta: probability that the error is ever larger, at any pair.
     """
     if not 0.0 < epsilon < 1.0 or not 0.0 < delta < 1.0:
         raise ValueError(f"epsilon and delta must be between 0 and 1, got {epsilon} and {delta}")
@@ -123,7 +123,7 @@ def index_dim_of_lemma(
 def regret_bound(
     num_states: int, num_actions: int, horizon: int, num_episodes: npt.ArrayLike, beta: float
 ) -> types.Array:
-    """The theorem's bound on Bayesian regret; `num_episodes` may be an array."""
+    """Calculates the theorem's bound on Bayesian regret; `num_episodes` may be an array."""
     s, a, h, k = num_states, num_actions, horizon, jnp.asarray(num_episodes, jnp.result_type(float))
 
     def log_plus(x: types.Array) -> types.Array:

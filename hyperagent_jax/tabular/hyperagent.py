@@ -19,12 +19,12 @@ INDEX_MAPS = ("state", "episode")
 
 @dataclasses.dataclass(frozen=True)
 class PriorConfig:
-    """The Gaussian belief about Bellman backups that both agents have; a practical preset.
+    """The Gaussian belief about Bellman backups that both agents share; a practical preset.
 
     Attributes:
         beta: prior regularisation: the weight of the prior, counted in visits.
-        sigma: level of perturbation; a pair with N visits has noise with the variance sigma^2 / (N + beta).
-        prior_mean: mu_0, what an unknown pair is thought to be worth.
+        sigma: level of perturbation; a pair with N visits has noise of variance sigma^2 / (N + beta).
+        prior_mean: mu_0, the prior mean of an unknown pair's value.
     """
 
     beta: float = 3.0
@@ -45,8 +45,8 @@ class Config(PriorConfig):
     Attributes:
         index_dim: M.
         num_ois: number of indices over which values are maximised; 1 is plain HyperAgent.
-        index_map: "state" draws an index for every stage and state of an episode, as the analysis does;
-            "episode" one for all.
+        index_map: "state" draws a separate index for every stage and state of an episode, as in the analysis;
+            "episode" draws a single index.
     """
 
     index_dim: int = 8
@@ -61,13 +61,13 @@ class Config(PriorConfig):
 
 
 def theory(size: base.Size, num_episodes: int, beta: float = 3.0, delta: float = 0.1) -> Config:
-    """The preset for which the regret bound is proved (Table "Hyper-parameters of our Tabular-HyperAgent").
+    """Returns the preset of the regret bound (Table "Hyper-parameters of our Tabular-HyperAgent").
 
     Args:
-        size: of the MDP.
+        size: size of the MDP.
         num_episodes: K.
-        beta: of Assumption 2.
-        delta: of M(1/2), which the paper leaves open.
+        beta: beta of Assumption 2.
+        delta: delta in M(1/2), which the paper does not specify.
     """
     if not beta >= 3.0:
         raise ValueError(f"beta must be at least 3 with the theory preset (Assumption 2), got {beta:g}")
@@ -78,7 +78,7 @@ def theory(size: base.Size, num_episodes: int, beta: float = 3.0, delta: float =
 def plan(
     config: PriorConfig, statistics: closed_form.Statistics, rewards: types.Array, noise: types.Array
 ) -> types.Array:
-    """The Q-values [H, S, A] at which the stochastic Bellman iteration with this noise [H, S, A] ends."""
+    """Returns the Q-values [H, S, A] to which the stochastic Bellman iteration with noise [H, S, A] converges."""
 
     def backup(
         stage: tuple[closed_form.Statistics, types.Array, types.Array], next_values: types.Array
@@ -92,12 +92,12 @@ def plan(
 
 
 class State(NamedTuple):
-    """What the agent has learned.
+    """The agent's state.
 
     Attributes:
-        statistics: of all pairs.
-        m: their perturbations m~, [H, S, A, M].
-        factor: of every state the triangular root of m~ m~^T over its actions, [A, A, H, S]; see `state_noise`.
+        statistics: statistics of all pairs.
+        m: perturbations m~ of all pairs, [H, S, A, M].
+        factor: triangular root of m~ m~^T over the actions of every state, [A, A, H, S]; see `state_noise`.
     """
 
     statistics: closed_form.Statistics
@@ -106,13 +106,13 @@ class State(NamedTuple):
 
 
 def triangular_root(m: types.Array) -> types.Array:
-    """The lower triangular L, [A, A, ...], with L L^T = m m^T for m [..., A, M], also when that is singular."""
+    """Calculates lower triangular L, [A, A, ...], with L L^T = m m^T for m [..., A, M], even if singular."""
     num_actions = m.shape[-2]
     gram = jnp.moveaxis(m @ jnp.swapaxes(m, -1, -2), (-2, -1), (0, 1))
     rows = [[jnp.zeros(m.shape[:-2])] * num_actions for _ in range(num_actions)]
     for j in range(num_actions):
         square = gram[j, j] - sum(x * x for x in rows[j][:j])
-        # What is left after rounding of a row that depends on those before it counts as nothing.
+        # The rounding error that is left of a linearly dependent row is set to zero.
         is_new = square > 1e-5 * gram[j, j]
         rows[j][j] = jnp.where(is_new, jnp.sqrt(jnp.maximum(square, 0.0)), 0.0)
         for i in range(j + 1, num_actions):
@@ -122,11 +122,11 @@ def triangular_root(m: types.Array) -> types.Array:
 
 
 def state_noise(factor: types.Array, num_ois: int, key: types.PRNGKey) -> types.Array:
-    """m~^T xi_k(s), [H, S, A], with an index of its own at every state; the largest of `num_ois` of them.
+    """Samples m~^T xi_k(s), [H, S, A], with a separate index at every state; returns the largest of `num_ois`.
 
-    Given m~ the noise at the actions of one state is Gaussian with covariance m~ m~^T, so L g with A standard
-    normals g has the distribution of m~ xi with M of them, whatever M. The maximum is that of OIS (eq. OIS),
-    as the mean is the same for all indices.
+    Given m~, the noise at the actions of one state is Gaussian with covariance m~ m~^T, so L g with A standard
+    normals g has the same distribution as m~ xi with M of them, for any M. The maximum is that of OIS (eq. OIS),
+    because the mean is the same for all indices.
     """
     num_actions, _, horizon, num_states = factor.shape
     g = jax.random.normal(key, (num_ois, num_actions, horizon * num_states))
@@ -136,12 +136,12 @@ def state_noise(factor: types.Array, num_ois: int, key: types.PRNGKey) -> types.
 
 
 def episode_noise(m: types.Array, num_ois: int, key: types.PRNGKey) -> types.Array:
-    """m~^T xi_k, [H, S, A], with one index for all states; the largest of `num_ois` of them."""
+    """Samples m~^T xi_k, [H, S, A], with one index for all states; returns the largest of `num_ois`."""
     return jnp.max(m @ indices.gaussian(m.shape[-1]).sample(key, (num_ois,)).T, -1)
 
 
 def make_agent(config: Config, size: base.Size) -> base.Agent:
-    """Tabular HyperAgent; with `num_ois` above 1 its optimistic variant."""
+    """Builds tabular HyperAgent, or its optimistic variant if `num_ois` is above 1."""
     sphere = indices.sphere(config.index_dim)
 
     def init(key: types.PRNGKey) -> State:
@@ -158,7 +158,7 @@ def make_agent(config: Config, size: base.Size) -> base.Agent:
     def update(state: State, rewards: types.Array, episode: base.Episode, key: types.PRNGKey) -> State:
         del rewards
         z = sphere.sample(key, (size.horizon,))
-        # A stage is visited once per episode, so the rows of an episode are different ones.
+        # A stage is visited once per episode, so the rows of an episode are distinct.
         stages, states, _ = episode.pairs
         visits = state.statistics.visits[episode.pairs]
         new = closed_form.perturb(state.m[episode.pairs], visits, z, sigma=config.sigma, beta=config.beta)
@@ -170,7 +170,7 @@ def make_agent(config: Config, size: base.Size) -> base.Agent:
 
 
 def make_rlsvi(config: PriorConfig, size: base.Size) -> base.Agent:
-    """RLSVI: the same iteration with fresh independent noise N(0, sigma^2 / (N + beta)) in every episode."""
+    """Builds RLSVI: the same iteration with new independent noise N(0, sigma^2 / (N + beta)) in every episode."""
 
     def policy(statistics: closed_form.Statistics, rewards: types.Array, key: types.PRNGKey) -> base.Policy:
         spread = config.sigma / jnp.sqrt(statistics.visits + config.beta)

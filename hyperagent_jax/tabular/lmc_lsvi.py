@@ -28,9 +28,9 @@ class Config:
         num_episodes: K of the formula for the number of Langevin steps.
         beta: regularisation of the weights, towards zero.
         sigma: the temperature T is 2 sigma^2, which makes sigma^2 / (N + beta) the variance of the weight of a
-            pair with N visits, up to the error of finite steps: as in HyperAgent.
-        is_stepwise: whether to take the steps one at a time, as the algorithm is written. Otherwise the
-            place where they end is drawn at once: the steps are linear, so it is Gaussian and known.
+            pair with N visits, as in HyperAgent, up to the error of finite steps.
+        is_stepwise: whether to take the steps one at a time, as in the published algorithm. Otherwise the
+            result is sampled directly: the steps are linear, so its distribution is a known Gaussian.
     """
 
     num_episodes: int = 1000
@@ -47,7 +47,7 @@ class State(NamedTuple):
 
 
 def num_steps(config: Config, visits: types.Array, size: base.Size) -> types.Array:
-    """J_k of one stage with these visits [S, A]."""
+    """Calculates J_k of one stage with these visits [S, A]."""
     condition = (jnp.max(visits) + config.beta) / (jnp.min(visits) + config.beta)
     log = math.log(4.0 * size.horizon * config.num_episodes * size.num_states * size.num_actions)
     return jnp.ceil(2.0 * condition * log)
@@ -61,15 +61,15 @@ def langevin(
     steps: types.Array,
     key: types.PRNGKey,
 ) -> types.Array:
-    """The weights [S, A] of one stage after `steps` Langevin steps.
+    """Samples the weights [S, A] of one stage after `steps` Langevin steps.
 
     Args:
         config: the settings.
-        weights: before.
+        weights: weights before the steps.
         targets: sums of r + V(x') over the visits.
         visits: N.
-        steps: their number.
-        key: a key.
+        steps: number of steps.
+        key: random key.
     """
     curvature = visits + config.beta
     eta = 0.25 / jnp.max(curvature)
@@ -81,14 +81,14 @@ def langevin(
             return w - 2.0 * eta * (curvature * w - targets) + jnp.sqrt(2.0 * eta * temperature) * g
 
         return jax.lax.fori_loop(0, steps.astype(jnp.int32), step, weights)
-    decay = 1.0 - 2.0 * eta * curvature  # what one step leaves of the distance to the mean
+    decay = 1.0 - 2.0 * eta * curvature  # factor of the distance to the mean per step
     mean = targets / curvature
     variance = 2.0 * eta * temperature * (1.0 - decay ** (2.0 * steps)) / (1.0 - decay**2)
     return mean + decay**steps * (weights - mean) + jnp.sqrt(variance) * jax.random.normal(key, weights.shape)
 
 
 def make_agent(config: Config, size: base.Size) -> base.Agent:
-    """LMC-LSVI; its Q-values are the weights, cut to what the remaining rewards can be."""
+    """Builds LMC-LSVI, whose Q-values are the weights, clipped to the range of the remaining rewards."""
     most = size.horizon - jnp.arange(size.horizon, dtype=jnp.result_type(float))
 
     def init(key: types.PRNGKey) -> State:

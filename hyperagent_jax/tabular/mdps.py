@@ -1,6 +1,6 @@
 """Finite MDPs as arrays, of fixed horizon (Assumption 1) or discounted, and the examples of the theory.
 
-Rewards are known functions of the pair; what an agent has to learn are the transitions.
+Rewards are known functions of the pair; agents have to learn the transitions.
 """
 
 import os
@@ -15,7 +15,7 @@ from hyperagent_jax import npz
 from hyperagent_jax import types
 from hyperagent_jax.environments import deep_sea as deep_sea_lib
 
-# How far the sum of a row of float32 probabilities may be from one.
+# Tolerance for the sum of a row of float32 probabilities.
 _TOLERANCE = 1e-5
 
 
@@ -25,7 +25,7 @@ class FiniteMdp(NamedTuple):
     Attributes:
         transitions: P_t(x' | x, a), [H, S, A, S]; those of the last stage have no effect.
         rewards: r_t(x, a), [H, S, A].
-        start: distribution of the first state, [S].
+        start: distribution of the initial state, [S].
     """
 
     transitions: types.Array
@@ -58,10 +58,10 @@ def _check(
 ) -> None:
     shape = np.shape(transitions)
     if len(shape) != num_axes or shape[-1] != shape[-3] or 0 in shape:
-        raise ValueError(f"transitions must have the shape {axes}, got {list(shape)}")
+        raise ValueError(f"transitions must have shape {axes}, got {list(shape)}")
     if np.shape(rewards) != shape[:-1] or np.shape(start) != shape[-1:]:
         raise ValueError(
-            f"rewards must have the shape {list(shape[:-1])} and start {list(shape[-1:])}, "
+            f"rewards must have shape {list(shape[:-1])} and start {list(shape[-1:])}, "
             f"got {list(np.shape(rewards))} and {list(np.shape(start))}"
         )
     if not np.all(np.isfinite(rewards)):
@@ -75,7 +75,7 @@ def _as_float(x: npt.ArrayLike) -> types.Array:
 
 
 def make_finite(transitions: npt.ArrayLike, rewards: npt.ArrayLike, start: npt.ArrayLike) -> FiniteMdp:
-    """Checks the arrays of a FiniteMdp and makes it."""
+    """Makes a FiniteMdp from arrays, which it checks."""
     _check(transitions, rewards, start, 4, "[H, S, A, S]")
     return FiniteMdp(_as_float(transitions), _as_float(rewards), _as_float(start))
 
@@ -83,7 +83,7 @@ def make_finite(transitions: npt.ArrayLike, rewards: npt.ArrayLike, start: npt.A
 def make_discounted(
     transitions: npt.ArrayLike, rewards: npt.ArrayLike, start: npt.ArrayLike, discount: float
 ) -> DiscountedMdp:
-    """Checks the arrays of a DiscountedMdp and makes it."""
+    """Makes a DiscountedMdp from arrays, which it checks."""
     _check(transitions, rewards, start, 3, "[S, A, S]")
     if not 0.0 <= discount < 1.0:
         raise ValueError(f"the discount must be at least 0 and below 1, got {discount}")
@@ -98,7 +98,7 @@ def load(path: str | os.PathLike) -> FiniteMdp:
                 npz.check_size(file, name)
             arrays = {name: file[name] for name in FiniteMdp._fields}
         if any(array.dtype.kind not in "fiub" for array in arrays.values()):
-            raise TypeError("arrays of numbers are needed")
+            raise TypeError("not an array of numbers")
     except npz.UNREADABLE as error:
         raise ValueError(f"{path} is not an npz file with the arrays {', '.join(FiniteMdp._fields)}") from error
     try:
@@ -108,11 +108,11 @@ def load(path: str | os.PathLike) -> FiniteMdp:
 
 
 def log_gamma_samples(key: types.PRNGKey, alpha: types.Array) -> types.Array:
-    """Logarithms of Gamma(alpha, 1) variables, by Marsaglia and Tsang's rejection with boosting.
+    """Samples logarithms of Gamma(alpha, 1) variables, by Marsaglia and Tsang's rejection with boosting.
 
     `jax.random.gamma` derives a key for every element, which would cost PSRL more than everything else.
     """
-    # Gamma(a) is Gamma(a + 1) U^(1 / a): the rejection is needed for parameters above 1 only.
+    # Gamma(a) is Gamma(a + 1) U^(1 / a), so rejection is only needed for parameters above 1.
     d = alpha + 1.0 - 1.0 / 3.0
     c = 1.0 / jnp.sqrt(9.0 * d)
 
@@ -135,14 +135,14 @@ def log_gamma_samples(key: types.PRNGKey, alpha: types.Array) -> types.Array:
 
 
 def dirichlet_rows(key: types.PRNGKey, alpha: types.Array) -> types.Array:
-    """Draws from Dirichlet(alpha) along the last axis; normalised in logarithms, as small parameters underflow."""
+    """Samples Dirichlet(alpha) along the last axis, in logarithms because small parameters underflow."""
     return jax.nn.softmax(log_gamma_samples(key, alpha), -1)
 
 
 def dirichlet(key: types.PRNGKey, num_states: int, num_actions: int, horizon: int, beta: float) -> FiniteMdp:
-    """An MDP drawn from the prior of Assumption 2, every row from Dirichlet(beta / S, ..., beta / S).
+    """Samples an MDP from the prior of Assumption 2, with every row from Dirichlet(beta / S, ..., beta / S).
 
-    Rewards are uniform on [0, 1], episodes begin in state 0.
+    Rewards are uniform on [0, 1], and episodes start in state 0.
     """
     shape = (horizon, num_states, num_actions)
     alpha = jnp.full((*shape, num_states), beta / num_states)
@@ -154,13 +154,13 @@ def dirichlet(key: types.PRNGKey, num_states: int, num_actions: int, horizon: in
 
 
 def _with_stages(transitions: np.ndarray, rewards: np.ndarray, horizon: int) -> FiniteMdp:
-    """The same transitions and rewards in every stage, from state 0."""
+    """Makes an MDP with the same transitions and rewards in every stage that starts in state 0."""
     start = np.eye(len(rewards))[0]
     return make_finite(np.stack([transitions] * horizon), np.stack([rewards] * horizon), start)
 
 
 def river_swim(num_states: int = 6, horizon: int = 20) -> FiniteMdp:
-    """RiverSwim: left (action 0) is downstream and sure, right is against the current.
+    """Makes RiverSwim: left (action 0) is downstream and always succeeds, right is against the current.
 
     Staying at the left end pays 0.005, swimming at the right end pays 1.
     """
@@ -179,7 +179,7 @@ def river_swim(num_states: int = 6, horizon: int = 20) -> FiniteMdp:
 
 
 def deep_sea(size: int, mapping_seed: int) -> FiniteMdp:
-    """Deterministic DeepSea: the stage is the row, the state the column (see environments/deep_sea.py)."""
+    """Makes deterministic DeepSea: the stage is the row, the state the column (see environments/deep_sea.py)."""
     right_action = deep_sea_lib.action_mapping(size, mapping_seed)
     row, column = np.meshgrid(np.arange(size), np.arange(size), indexing="ij")
     transitions, rewards = np.zeros((size, size, 2, size)), np.zeros((size, size, 2))
@@ -190,10 +190,10 @@ def deep_sea(size: int, mapping_seed: int) -> FiniteMdp:
 
 
 def insight(horizon: int = 6) -> FiniteMdp:
-    """The four states of the section "Insight": up (action 0) and down go one state up or down, if there is one.
+    """Makes the MDP of four states in the section "Insight": up (action 0) and down move one state up or down.
 
-    The paper's figure is needed to know the transitions; these are the ones its text allows: paths that
-    lead down to (4, down) from everywhere. Rewards are zero: only uncertainty moves.
+    The paper gives the transitions only in a figure; these are consistent with its text, where paths lead down to
+    (4, down) from everywhere. Rewards are zero, so that only uncertainty propagates.
     """
     transitions = np.zeros((4, 2, 4))
     for x in range(4):

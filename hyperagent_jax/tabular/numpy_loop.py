@@ -9,15 +9,15 @@ from hyperagent_jax.tabular import mdps
 def run(
     config: hyperagent.Config, mdp: mdps.FiniteMdp, seed: int, num_episodes: int, *, is_tuned: bool = True
 ) -> np.ndarray:
-    """Returns [num_episodes] of the agent of `hyperagent.make_agent` with `num_ois` 1 and `index_map` "state".
+    """Returns returns [num_episodes] of `hyperagent.make_agent`'s agent with `num_ois` 1 and `index_map` "state".
 
     Args:
         config: the agent's settings.
         mdp: the environment.
         seed: the seed.
         num_episodes: K.
-        is_tuned: whether states are drawn by bisection in cumulative probabilities that are computed once,
-            instead of by the generator's `choice`, the obvious first version.
+        is_tuned: whether states are drawn by bisection in precomputed cumulative probabilities instead of with the
+            generator's `choice`, the straightforward way.
     """
     transitions, rewards, start = (np.asarray(x, np.float64) for x in mdp)
     transitions, start = (x / x.sum(-1, keepdims=True) for x in (transitions, start))  # `choice` is strict

@@ -1,4 +1,4 @@
-"""The deep agent's network, exact loss and learner on one-hot features, to compare with the closed form."""
+"""The deep agent's network, exact loss and learner on one-hot features, for comparison with the closed form."""
 
 import math
 from typing import NamedTuple
@@ -28,7 +28,7 @@ class Posterior(NamedTuple):
 
     @property
     def covariance(self) -> types.Array:
-        """Of the values of all pairs at one Gaussian index, [S A, S A]."""
+        """Returns the covariance of the values of all pairs under a Gaussian index, [S A, S A]."""
         flat = self.m.reshape(-1, self.m.shape[-1])
         return flat @ flat.T
 
@@ -36,7 +36,7 @@ class Posterior(NamedTuple):
 def transitions_of(
     mdp: mdps.DiscountedMdp, key: types.PRNGKey, num_transitions: int, index_dim: int
 ) -> types.Transition:
-    """Transitions from random pairs, with perturbations on the unit sphere."""
+    """Samples transitions from random pairs, with perturbations on the unit sphere."""
     num_states, num_actions = mdp.rewards.shape
     state = jax.random.randint(types.fold_in_tag(key, "states"), (num_transitions,), 0, num_states)
     action = jax.random.randint(types.fold_in_tag(key, "actions"), (num_transitions,), 0, num_actions)
@@ -52,7 +52,7 @@ def transitions_of(
 
 
 class Problem(NamedTuple):
-    """What both solve: data, an index mapping xi_k(s) [S, M] for the targets, and the prior's settings."""
+    """The problem to solve: data, an index mapping xi_k(s) [S, M] for the targets, and the prior's settings."""
 
     mdp: mdps.DiscountedMdp
     transitions: types.Transition
@@ -70,7 +70,7 @@ def make_problem(
 
 
 def closed_form_posterior(problem: Problem, z_0: types.Array) -> Posterior:
-    """The fixed point of the stochastic Bellman iteration; z_0 [S, A, M] is the prior's draw."""
+    """Returns the fixed point of the stochastic Bellman iteration; z_0 [S, A, M] is a sample of the prior."""
     mdp, t, index_map, config = problem
     statistics = closed_form.no_statistics(mdp.rewards.shape)
     visits = statistics.visits.at[t.o_tm1, t.a_tm1].add(1.0)
@@ -96,9 +96,9 @@ def closed_form_posterior(problem: Problem, z_0: types.Array) -> Posterior:
 def trained_posterior(
     problem: Problem, key: types.PRNGKey, num_updates: int, learning_rate: float
 ) -> tuple[Posterior, types.Array]:
-    """What `make_learner` arrives at by gradient descent on the exact loss, and the prior's draw z_0 [S, A, M].
+    """Trains with `make_learner` on the exact loss; returns the posterior and the prior's sample z_0 [S, A, M].
 
-    Every update takes all transitions, with the plain maximum of the paper's formula in the target, at the given
+    Every update uses all transitions, with the plain maximum of the paper's formula in the target, at the given
     index mapping instead of random indices. The prior has mean zero and norm sigma_0 everywhere.
     """
     mdp, transitions, index_map, config = problem

@@ -14,7 +14,7 @@ class Config:
     """Settings of PSRL.
 
     Attributes:
-        beta: sum of the prior's parameters; each next state has beta / S of it.
+        beta: sum of the prior's parameters, with beta / S for each next state.
     """
 
     beta: float = 3.0
@@ -25,7 +25,7 @@ class Config:
 
 
 def make_agent(config: Config, size: base.Size) -> base.Agent:
-    """PSRL with known rewards."""
+    """Builds PSRL with known rewards."""
 
     def policy(statistics: closed_form.Statistics, rewards: types.Array, key: types.PRNGKey) -> base.Policy:
         stages = (rewards, mdps.dirichlet_rows(key, config.beta / size.num_states + statistics.moves))

@@ -1,4 +1,4 @@
-"""Q-learning with epsilon-greedy exploration, the reference without deep exploration."""
+"""Q-learning with epsilon-greedy exploration, a baseline without deep exploration."""
 
 import dataclasses
 from typing import NamedTuple
@@ -14,7 +14,7 @@ class Config:
     """Settings of Q-learning.
 
     Attributes:
-        epsilon_power: in episode k actions are random with probability k^-power.
+        epsilon_power: in episode k, actions are random with probability k^-power.
     """
 
     epsilon_power: float = 0.5
@@ -29,7 +29,7 @@ class State(NamedTuple):
 
 
 def make_agent(config: Config, size: base.Size) -> base.Agent:
-    """Q-learning with the step size (H + 1) / (H + n) at the n-th visit; values begin at zero."""
+    """Builds Q-learning with step size (H + 1) / (H + n) at the n-th visit; values are initially zero."""
 
     def init(key: types.PRNGKey) -> State:
         del key

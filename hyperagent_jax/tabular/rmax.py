@@ -1,4 +1,4 @@
-"""R-max (Brafman and Tennenholtz, 2002): an action tried too rarely has the largest value."""
+"""R-max (Brafman and Tennenholtz, 2002): actions that were tried too rarely have the largest value."""
 
 import dataclasses
 
@@ -16,8 +16,8 @@ class Config:
     """Settings of R-max.
 
     Attributes:
-        unknown_value: what an unknown action is worth: the largest possible return.
-        min_visits: visits that make an action known; one where outcomes are not random.
+        unknown_value: value of an unknown action: the largest possible return.
+        min_visits: number of visits that make an action known; one if outcomes are not random.
     """
 
     unknown_value: float
@@ -28,7 +28,7 @@ class Config:
 
 
 def make_agent(config: Config, size: base.Size) -> base.Agent:
-    """R-max with known rewards; known actions have the transitions that were seen."""
+    """Builds R-max with known rewards; known actions use the observed transitions."""
 
     def backup(stage: tuple[types.Array, types.Array, types.Array], next_values: types.Array) -> types.Array:
         rewards, visits, moves = stage

@@ -1,4 +1,4 @@
-"""Exact values: of an MDP, of a policy in it, and of anything else that is solved stage by stage."""
+"""Calculates exact values of MDPs and policies, and anything else that is solved stage by stage."""
 
 from collections.abc import Callable
 from typing import Any
@@ -23,17 +23,17 @@ def backward_induction(
     num_states: int,
     values: Callable[[types.Array, Any], types.Array] = _greedy_values,
 ) -> types.Array:
-    """Q-values [H, S, A] from the last stage to the first.
+    """Calculates Q-values [H, S, A] from the last stage to the first.
 
     Args:
         backup: maps (a stage, values [S] of the next one) to Q-values [S, A].
         stages: a pytree whose arrays have a leading axis H.
         num_states: S.
-        values: maps (Q-values [S, A], a stage) to the values [S] of its states; by default the greedy ones.
+        values: maps (Q-values [S, A], a stage) to the values [S] of its states; by default greedy values.
     """
     horizon = jax.tree.leaves(stages)[0].shape[0]
 
-    # Stages are read by their number: as the scanned input they would be transposed, all of them, under vmap.
+    # Stages are indexed by number: as scanned inputs, all of them would be transposed under vmap.
     def step(next_values: types.Array, h: types.Array) -> tuple[types.Array, types.Array]:
         stage = jax.tree.map(lambda x: jax.lax.dynamic_index_in_dim(x, h, keepdims=False), stages)
         q = backup(stage, next_values)
@@ -44,24 +44,24 @@ def backward_induction(
 
 
 def expected_backup(stage: tuple[types.Array, types.Array], next_values: types.Array) -> types.Array:
-    """r + P V, the true Bellman operator (eq. bellman-true) with discount 1; `stage` is (rewards, transitions)."""
+    """Calculates r + P V, the true Bellman operator (eq. bellman-true) with discount 1, for a stage (r, P)."""
     rewards, transitions = stage
     return rewards + transitions @ next_values
 
 
 def optimal_q(mdp: mdps.FiniteMdp) -> types.Array:
-    """Q*, [H, S, A]."""
+    """Calculates Q*, [H, S, A]."""
     return backward_induction(expected_backup, (mdp.rewards, mdp.transitions), mdp.start.shape[0])
 
 
 def greedy(q: types.Array) -> types.Array:
-    """The policy [..., A] that is greedy in q [..., A] and takes equally good actions equally often."""
+    """Returns the policy [..., A] that is greedy with respect to q [..., A], with ties shared equally."""
     best = q == jnp.max(q, -1, keepdims=True)
     return best / jnp.sum(best, -1, keepdims=True)
 
 
 def policy_q(mdp: mdps.FiniteMdp, policy: types.Array) -> types.Array:
-    """Q-values [H, S, A] of a policy, whose action probabilities are [H, S, A]."""
+    """Calculates the Q-values [H, S, A] of a policy with action probabilities [H, S, A]."""
 
     return backward_induction(
         lambda stage, next_values: expected_backup(stage[:2], next_values),
@@ -72,17 +72,17 @@ def policy_q(mdp: mdps.FiniteMdp, policy: types.Array) -> types.Array:
 
 
 def start_value(mdp: mdps.FiniteMdp, policy: types.Array, q: types.Array) -> types.Array:
-    """Expected return from the start of a policy [H, S, A] with Q-values [H, S, A]."""
+    """Calculates the expected return of a policy [H, S, A] with Q-values [H, S, A]."""
     return mdp.start @ jnp.sum(policy[0] * q[0], -1)
 
 
 def policy_return(mdp: mdps.FiniteMdp, policy: types.Array) -> types.Array:
-    """Expected return of a policy [H, S, A]."""
+    """Calculates the expected return of a policy [H, S, A]."""
     return start_value(mdp, policy, policy_q(mdp, policy))
 
 
 def optimal_return(mdp: mdps.FiniteMdp) -> types.Array:
-    """Expected return of the best policy."""
+    """Calculates the expected return of an optimal policy."""
     q = optimal_q(mdp)
     return start_value(mdp, greedy(q), q)
 
@@ -100,7 +100,7 @@ def fixed_point(
 
 
 def value_iteration(mdp: mdps.DiscountedMdp, tolerance: float = 1e-6) -> types.Array:
-    """Q*, [S, A], of a discounted MDP."""
+    """Calculates Q*, [S, A], of a discounted MDP."""
 
     def operator(q: types.Array) -> types.Array:
         return mdp.rewards + mdp.discount * mdp.transitions @ jnp.max(q, -1)
@@ -109,7 +109,7 @@ def value_iteration(mdp: mdps.DiscountedMdp, tolerance: float = 1e-6) -> types.A
 
 
 def discounted_policy_q(mdp: mdps.DiscountedMdp, policy: types.Array) -> types.Array:
-    """Q-values [S, A] of a policy [S, A] in a discounted MDP, by solving its linear equations."""
+    """Calculates the Q-values [S, A] of a policy [S, A] in a discounted MDP, by solving linear equations."""
     step = jnp.einsum("xa,xay->xy", policy, mdp.transitions)
     rewards = jnp.sum(policy * mdp.rewards, -1)
     values = jnp.linalg.solve(jnp.eye(len(rewards)) - mdp.discount * step, rewards)

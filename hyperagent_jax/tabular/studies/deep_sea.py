@@ -1,4 +1,4 @@
-"""Episodes to learn on DeepSea, tabular: no network, no replay, no gradient steps in between."""
+"""Episodes to learn on DeepSea in the tabular case, without network, replay or gradient steps."""
 
 import dataclasses
 import functools
@@ -15,26 +15,26 @@ from hyperagent_jax.tabular import agents as agents_lib
 from hyperagent_jax.tabular import base
 from hyperagent_jax.tabular import mdps
 
-# Episodes between two looks at whether all seeds are done.
+# Episodes between checks of whether all seeds are done.
 _CHUNK = 250
-# A policy that loses less than this is optimal: one useless step to the right costs more in float64, but in
-# float32 sums differ by about 1e-7.
+# Policies with less regret than this are optimal: one useless step to the right costs more, and float32 sums
+# differ by about 1e-7.
 _OPTIMAL = 1e-5
 
 
 @dataclasses.dataclass(frozen=True)
 class Config(agents_lib.Settings):
-    """Agents, sizes and when a run counts as solved.
+    """Agents, sizes, and when a run counts as solved.
 
     Attributes:
         sizes: N of the N x N grids.
         agents: names of agents.
-        index_dims: M of hyperagent, one line each; index_dim is that of hyperagent_ois.
-        prior_means: mu_0 of hyperagent, one line each; prior_mean is that of the others.
-        num_seeds: runs, each with its own action mapping.
-        first_seed: the first of them.
-        window: a run is solved when the policies of that many episodes in a row are all optimal; the episodes
-            before them are the episodes to learn.
+        index_dims: values of M for hyperagent, one line each; index_dim is for hyperagent_ois.
+        prior_means: values of mu_0 for hyperagent, one line each; prior_mean is for the others.
+        num_seeds: number of runs, each with its own action mapping.
+        first_seed: seed of the first run.
+        window: a run is solved once the policies of this many consecutive episodes are all optimal; the number of
+            episodes before these is the episodes to learn.
     """
 
     num_episodes: int = 3000
@@ -56,12 +56,12 @@ class Config(agents_lib.Settings):
         checks.whole_number("first_seed", self.first_seed, 0)
         agents_lib.check_names(self.agents)
         if min(self.sizes, default=0) < 1:
-            raise ValueError("sizes must be whole numbers from 1 on")
+            raise ValueError("sizes must be whole numbers of at least 1")
         for changes in self.variants():
             dataclasses.replace(self, index_dims=(), **changes)  # checks the values
 
     def variants(self) -> list[dict]:
-        """What differs between the lines of hyperagent."""
+        """Returns the settings that differ between the lines of hyperagent."""
         return [
             {"index_dim": index_dim, "prior_mean": prior_mean}
             for prior_mean in self.prior_means
@@ -70,7 +70,7 @@ class Config(agents_lib.Settings):
 
 
 def run(config: Config) -> dict[str, list[dict]]:
-    """`results`: one row per run, as those of run_deepsea.py."""
+    """Returns the table `results`, with one row per run like those of run_deepsea.py."""
     rows = []
     for name in config.agents:
         for changes in config.variants() if name == "hyperagent" else ({},):
@@ -95,12 +95,12 @@ def run(config: Config) -> dict[str, list[dict]]:
                 named = "".join(f", {key} {value}" for key, value in changes.items())
                 print(f"{name}{named}, size {size}: {learned}", flush=True)
                 if all(episodes is None for episodes in learned):
-                    break  # it would not learn a larger one either
+                    break  # it would not learn a larger size either
     return {"results": rows}
 
 
 def first_window(is_optimal: np.ndarray, window: int) -> int | None:
-    """Where `window` true values in a row begin for the first time, if they do."""
+    """Returns the start of the first `window` consecutive true values, or None."""
     total = np.concatenate([[0], np.cumsum(is_optimal)])
     starts = np.flatnonzero(total[window:] - total[:-window] == window)
     return int(starts[0]) if len(starts) else None

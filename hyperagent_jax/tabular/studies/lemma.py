@@ -1,4 +1,4 @@
-"""The lemma of incremental posterior approximation, along runs that depend on the perturbations themselves."""
+"""Tests the lemma of incremental posterior approximation in runs that depend on the perturbations themselves."""
 
 import dataclasses
 import itertools
@@ -18,19 +18,19 @@ from hyperagent_jax.tabular import mdps
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """How |m~|^2 is compared with (1 +- epsilon) sigma^2 / (N + beta).
+    """How to compare |m~|^2 with (1 +- epsilon) sigma^2 / (N + beta).
 
     Attributes:
         num_states: S of the Dirichlet MDPs.
         num_actions: A.
         horizon: H.
         num_episodes: K.
-        num_seeds: runs, each in an MDP of its own.
-        beta: of Assumption 2.
-        sigma: level of perturbation; the ratio does not depend on it, what is visited does.
+        num_seeds: number of runs, each in its own MDP.
+        beta: beta of Assumption 2.
+        sigma: level of perturbation; it affects the visited pairs but not the ratio.
         epsilon: relative error that the lemma allows.
-        delta: chance of a larger one that it allows.
-        index_dims: M to try besides the bound; by default powers of two.
+        delta: probability of a larger error that the lemma allows.
+        index_dims: values of M to try besides the bound; by default powers of two.
     """
 
     num_states: int = 4
@@ -55,7 +55,7 @@ class Config:
 
     @property
     def size(self) -> base.Size:
-        """Numbers of states, actions and stages."""
+        """The numbers of states, actions and stages."""
         return base.Size(self.num_states, self.num_actions, self.horizon)
 
     @property
@@ -67,12 +67,12 @@ class Config:
 
 
 def run(config: Config) -> dict[str, list[dict]]:
-    """`results`: how often the lemma's event fails, by M. `curve`: the ratio |m~|^2 (N + beta) / sigma^2 by N."""
+    """Returns `results`: how often the lemma's event fails, by M; `curve`: |m~|^2 (N + beta) / sigma^2 by N."""
     keys = jax.random.split(jax.random.key(0), config.num_seeds)
     environments = jax.vmap(
         lambda key: mdps.dirichlet(key, config.num_states, config.num_actions, config.horizon, config.beta)
     )(keys)
-    # Powers of two, but for one that would be all but the bound.
+    # Powers of two, except one that would almost equal the bound.
     powers = itertools.takewhile(lambda m: 1.5 * m < config.bound, (2**i for i in itertools.count()))
     tried = config.index_dims or powers
     results, curve = [], []
@@ -108,7 +108,7 @@ def run(config: Config) -> dict[str, list[dict]]:
 
 
 def _ratios(config: Config, index_dim: int, environments: mdps.FiniteMdp) -> tuple[np.ndarray, np.ndarray]:
-    """Visits and ratios of the pairs of every episode after it, [num_seeds, K, H]; nothing else changes."""
+    """Returns visits and ratios after every episode of the pairs it visited, [num_seeds, K, H]."""
     prior = hyperagent.Config(config.beta, config.sigma, float(config.horizon), index_dim)
 
     def record(

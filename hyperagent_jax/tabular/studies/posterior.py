@@ -1,4 +1,4 @@
-"""The closed form against the deep agent's learner on one-hot features, trained until nothing moves."""
+"""Compares the closed form with the deep agent's learner on one-hot features, trained to convergence."""
 
 import dataclasses
 
@@ -13,19 +13,19 @@ from hyperagent_jax.tabular import one_hot
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """A random discounted MDP, some transitions of it, and both ways to a posterior.
+    """A random discounted MDP, some of its transitions, and settings of both methods.
 
     Attributes:
         num_states: S.
         num_actions: A.
-        num_transitions: transitions from random pairs.
+        num_transitions: number of transitions from random pairs.
         discount: gamma.
         beta: prior regularisation.
         sigma: level of perturbation.
         index_dim: M.
-        num_updates: updates of the learner, each with all transitions.
-        learning_rate: Adam's, which falls to zero.
-        seed: of everything that is drawn.
+        num_updates: number of updates of the learner, each with all transitions.
+        learning_rate: Adam's initial learning rate, which decays to zero.
+        seed: seed of all random numbers.
     """
 
     num_states: int = 8
@@ -50,12 +50,12 @@ class Config:
 
     @property
     def prior(self) -> hyperagent.Config:
-        """The prior of both; its mean is zero."""
+        """The prior of both methods, with mean zero."""
         return hyperagent.Config(self.beta, self.sigma, prior_mean=0.0, index_dim=self.index_dim)
 
 
 def posteriors(config: Config) -> tuple[one_hot.Posterior, one_hot.Posterior]:
-    """The posterior in closed form and the trained one, of the same prior, data and index mapping."""
+    """Returns the posterior in closed form and the trained one, for the same prior, data and index mapping."""
     key = jax.random.key(config.seed)
     drawn = mdps.dirichlet(key, config.num_states, config.num_actions, 1, beta=3.0)
     mdp = mdps.make_discounted(drawn.transitions[0], drawn.rewards[0], drawn.start, config.discount)
@@ -65,7 +65,7 @@ def posteriors(config: Config) -> tuple[one_hot.Posterior, one_hot.Posterior]:
 
 
 def run(config: Config) -> dict[str, list[dict]]:
-    """`results`: every mean and every entry of the covariance, both ways."""
+    """Returns the table `results`: all means and all entries of the covariance, by both methods."""
     exact, trained = posteriors(config)
     names = [f"({x}, {a})" for x, a in np.ndindex(config.num_states, config.num_actions)]
     rows = [

@@ -20,12 +20,12 @@ class Config:
 
     Attributes:
         visits: N of (4, down).
-        visits_elsewhere: N of every other pair, "virtually infinite".
+        visits_elsewhere: N of all other pairs, "virtually infinite".
         beta: prior regularisation.
         sigma: level of perturbation.
         index_dim: M.
-        num_samples: index mappings over which the standard deviation is taken.
-        seed: of everything that is drawn.
+        num_samples: number of index mappings over which to take the standard deviation.
+        seed: seed of all random numbers.
     """
 
     visits: float = 1.0
@@ -46,14 +46,14 @@ class Config:
 
 
 def sample_q(config: Config) -> types.Array:
-    """Q^(0), Q^(1), ... at many index mappings, [num_samples, H + 1, S, A]."""
+    """Returns Q^(0), Q^(1), ... at many index mappings, [num_samples, H + 1, S, A]."""
     mdp = mdps.insight()
     transitions, rewards = mdp.transitions[0], mdp.rewards[0]
     visits = jnp.full(rewards.shape, config.visits_elsewhere).at[-1, -1].set(config.visits)
     statistics = closed_form.Statistics(visits, visits[..., None] * transitions)
     key = jax.random.key(config.seed)
     z = indices.sphere(config.index_dim).sample(types.fold_in_tag(key, "z"), rewards.shape)
-    m = config.sigma / jnp.sqrt(visits + config.beta)[..., None] * z  # as long as the lemma says
+    m = config.sigma / jnp.sqrt(visits + config.beta)[..., None] * z  # with the norm given by the lemma
 
     def iterate(key: types.PRNGKey) -> types.Array:
         xi = indices.gaussian(config.index_dim).sample(key, (rewards.shape[0],))
@@ -73,7 +73,7 @@ def sample_q(config: Config) -> types.Array:
 
 
 def run(config: Config) -> dict[str, list[dict]]:
-    """`results`: mean and standard deviation of every Q^(i)(s, a) over index mappings."""
+    """Returns the table `results`: mean and standard deviation of every Q^(i)(s, a) over index mappings."""
     q = np.asarray(jax.jit(lambda: sample_q(config))(), np.float64)
     mean, spread = q.mean(0), q.std(0)
     rows = []

@@ -1,4 +1,4 @@
-"""Bayesian regret of all agents, next to the theorem's bound, and the cost of a step by number of episodes."""
+"""Bayesian regret of all agents with the theorem's bound, and the cost of a step by number of episodes."""
 
 from collections.abc import Callable
 import dataclasses
@@ -21,7 +21,7 @@ from hyperagent_jax.tabular import mdps
 
 DIRICHLET = "dirichlet"
 RIVER_SWIM = "river_swim"
-# Episodes of one compiled call when costs are measured.
+# Episodes per compiled call in measurements of cost.
 _PER_CALL = 10
 
 
@@ -33,11 +33,11 @@ class Config(agents_lib.Settings):
         environments: "dirichlet" (an MDP of Assumption 2 for every seed), "river_swim", or npz files with the
             arrays transitions [H, S, A, S], rewards [H, S, A] and start [S].
         agents: names of agents.
-        num_seeds: runs of each agent in each environment.
-        first_seed: the first of them.
+        num_seeds: number of runs of each agent in each environment.
+        first_seed: seed of the first run.
         num_states: S of the Dirichlet MDPs.
-        num_actions: their A.
-        horizon: their H.
+        num_actions: A of the Dirichlet MDPs.
+        horizon: H of the Dirichlet MDPs.
         cost_episodes: numbers of episodes after which the cost of a step is measured.
     """
 
@@ -59,7 +59,7 @@ class Config(agents_lib.Settings):
             raise ValueError(f"cost_episodes must be at least 1, got {min(self.cost_episodes)}")
         agents_lib.check_names(self.agents)
         for name in self.agents:
-            agents_lib.AGENTS[name](self, self.size)  # the theory preset refuses some settings
+            agents_lib.AGENTS[name](self, self.size)  # the theory preset rejects some settings
         for name in self.environments:
             if name not in (DIRICHLET, RIVER_SWIM):
                 try:
@@ -69,12 +69,12 @@ class Config(agents_lib.Settings):
 
     @property
     def size(self) -> base.Size:
-        """Of the Dirichlet MDPs."""
+        """The size of the Dirichlet MDPs."""
         return base.Size(self.num_states, self.num_actions, self.horizon)
 
 
 def run(config: Config) -> dict[str, list[dict]]:
-    """`results`: regret of every seed. `curve`: its mean by episode. `bench`: the cost of a step."""
+    """Returns `results`: regret of every seed; `curve`: its mean by episode; `bench`: the cost of a step."""
     seeds = config.first_seed + jnp.arange(config.num_seeds)
     episodes = np.unique(np.geomspace(1, config.num_episodes, 60).round().astype(int))
     results, curve = [], []
@@ -127,9 +127,10 @@ def _environment(config: Config, name: str, seeds: types.Array) -> tuple[mdps.Fi
 
 
 def _costs(config: Config) -> list[dict]:
-    """Microseconds per step, acting and learning, of one seed on a Dirichlet MDP after some numbers of episodes.
+    """Measures microseconds per step, acting and learning, of one seed on a Dirichlet MDP after many episodes.
 
-    K of the settings is that number: hyperagent_theory's M and lmc_lsvi's number of Langevin steps depend on it.
+    The settings have K equal to that number of episodes, on which hyperagent_theory's M and lmc_lsvi's number of
+    Langevin steps depend.
     """
     task = base.make_task(_dirichlet(config, 0))
     key = prng.hash_key(jax.random.key(0))
@@ -150,7 +151,7 @@ def _costs(config: Config) -> list[dict]:
             while done < num_episodes:
                 state, _ = learn(state, done)
                 done += _PER_CALL
-            if name == "lmc_lsvi":  # timed as it is written: one Langevin step after the other
+            if name == "lmc_lsvi":  # timed as published: one Langevin step after the other
                 steps = lmc_lsvi.Config(num_episodes, 1.0, config.lmc_sigma, is_stepwise=True)
                 timed, per_call = compiled(lmc_lsvi.make_agent(steps, config.size), 1), 1
             seconds = timing.fastest(functools.partial(timed, state, done), seconds=0.5)

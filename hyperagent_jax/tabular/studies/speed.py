@@ -1,4 +1,4 @@
-"""Many seeds of tabular HyperAgent in one compiled call on all devices, against a loop in numpy."""
+"""Times many seeds of tabular HyperAgent in one compiled call on all devices against a loop in numpy."""
 
 import dataclasses
 import time
@@ -16,16 +16,16 @@ from hyperagent_jax.tabular import numpy_loop
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """What is run both ways.
+    """The runs to time with both.
 
     Attributes:
-        num_seeds: seeds of the compiled call.
-        num_episodes: episodes of every seed.
+        num_seeds: number of seeds in the compiled call.
+        num_episodes: number of episodes of every seed.
         num_states: S.
         num_actions: A.
         horizon: H.
         index_dim: M.
-        numpy_seeds: seeds of the numpy loops, whose time per seed counts for all.
+        numpy_seeds: number of seeds in the numpy loops, whose time is extrapolated to all seeds.
     """
 
     num_seeds: int = 1000
@@ -41,7 +41,7 @@ class Config:
 
 
 def run(config: Config) -> dict[str, list[dict]]:
-    """`bench`: seconds of each, as run and for all seeds, and how many times those of the compiled call."""
+    """Returns the table `bench`: seconds of each, as run and for all seeds, and relative to the compiled call."""
     size = base.Size(config.num_states, config.num_actions, config.horizon)
     mdp = mdps.dirichlet(jax.random.key(0), size.num_states, size.num_actions, size.horizon, beta=3.0)
     settings = hyperagent.Config(0.01, 0.1, float(config.horizon), config.index_dim)
