@@ -23,6 +23,7 @@ from hyperagent_jax.analysis.deep_sea import stats
 from hyperagent_jax.experiment import cli
 from hyperagent_jax.experiment import fingerprint
 from hyperagent_jax.experiment import run_directory
+from hyperagent_jax.tabular.studies import chain
 from hyperagent_jax.tabular.studies import deep_sea
 from hyperagent_jax.tabular.studies import lemma
 from hyperagent_jax.tabular.studies import posterior
@@ -43,6 +44,7 @@ STUDIES: dict[str, Any] = {
     "deepsea": deep_sea,
     "propagation": propagation,
     "posterior": posterior,
+    "chain": chain,
     "bench": speed,
 }
 CONFIGS = {name: study.Config for name, study in STUDIES.items()}

@@ -140,7 +140,6 @@ EXPECTED = {
             **dict(num_ois=1, independent_prior=True, discount=0.985),
             **dict(residual=1.0, prior_scale=1.0, importance_beta=0.5, tried_factor=2.0, target_period=20),
             **dict(separate_uncertainty=True, wave_frequency=3.0),
-            **dict(normalize_returns=True, smallest_return_unit=1.0),
         },
     ),
     "ddqn": (ddqn.Config, dict(**BASE, epsilon_start=1.0, epsilon_end=0.05, epsilon_updates=10_000), {}),

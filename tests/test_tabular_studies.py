@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from hyperagent_jax.analysis.tabular import plots as tabular_plots
+from hyperagent_jax.tabular.studies import chain
 from hyperagent_jax.tabular.studies import deep_sea
 from hyperagent_jax.tabular.studies import lemma
 from hyperagent_jax.tabular.studies import posterior
@@ -246,3 +247,27 @@ def test_the_script_writes_tables_picture_and_configuration(tmp_path):
     assert _is_drawn(folder / "propagation.png")
     refused = _run(*arguments)
     assert refused.returncode == 2 and "already holds a run" in refused.stderr
+
+
+def test_gaps_of_the_chain_by_hand():
+    # Values 0.25, 0.5 and 1; going back is worth half of 0.25, 0.25 and 0.5.
+    np.testing.assert_allclose(chain.true_gaps(3, 0.5), [0.125, 0.375, 0.75])
+    # Coefficients of two indices and the mean; the right action is 1, then 0.
+    beliefs = np.array([[[1.0, 0.0, 5.0], [4.0, 4.0, 7.0]], [[0.0, 0.0, 1.0], [0.0, 6.0, 4.0]]])
+    mean, spread = chain.gaps(beliefs, np.array([1, 0]), second_moment=0.25)
+    np.testing.assert_allclose(mean, [2.0, -3.0])
+    np.testing.assert_allclose(spread, [2.5, 3.0])  # half of |(3, 4)| and |(0, -6)|
+
+
+@pytest.mark.slow
+def test_the_chain_is_measured_and_drawn(tmp_path):
+    done = _run("chain", "--num_steps=300", "--eval_every=200", "--num_seeds=2", f"--logdir={tmp_path}")
+    assert done.returncode == 0, done.stderr
+    tables = {}
+    for name in ("results", "returns"):
+        with open(tmp_path / "chain" / f"{name}.csv") as f:
+            tables[name] = list(csv.DictReader(f))
+    assert len(tables["results"]) == 20 * len(tables["returns"]) == 20 * 2 * 2 * len(chain.VARIANTS)
+    assert {row["interactions"] for row in tables["returns"]} == {"200", "300"}
+    assert all(float(row["spread"]) > 0 for row in tables["results"])
+    assert _is_drawn(tmp_path / "chain" / "chain.png")

@@ -89,7 +89,7 @@ _RMAX = dataclasses.replace(
     independent_prior=True,  # training must not reduce uncertainty where nothing was tried
     discount=0.985,  # a nearer untried pair is better by more than the values' error
 )
-# One configuration for environments with and without noise, and for integer states and vectors.
+# One configuration for environments with and without noise, integer states and vectors, and returns of order 1.
 _OPTIMISTIC = dataclasses.replace(
     _RMAX, source="hyperagent_rmax with uncertainty about random outcomes, from perturbations by the TD error"
 ).with_overrides(
@@ -97,8 +97,6 @@ _OPTIMISTIC = dataclasses.replace(
     wave_frequency=3.0,  # a prior that differs between vectors, whatever their units
     residual=1.0,  # where outcomes are random, uncertainty falls only as fast as the error of their mean
     prior_scale=1.0,  # an action whose outcomes have standard deviation 1 is known after 25 visits
-    normalize_returns=True,  # unknown_value and prior_scale are in units of the largest return, at least 1
-    smallest_return_unit=1.0,
     importance_beta=0.5,  # random outcomes keep having large errors and are oversampled
     tried_factor=2.0,  # uncertainty that a network cannot reduce does not count as unknown
     target_period=20,  # with 4, values drift beyond the largest return where no reward anchors them

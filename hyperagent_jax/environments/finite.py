@@ -50,13 +50,18 @@ def make_finite(transitions: np.ndarray, rewards: np.ndarray, max_steps: int) ->
     return base.Environment(spec, reset, jax.random.uniform, step)
 
 
+def chain_actions(length: int, mapping_seed: int = 42) -> np.ndarray:
+    """Returns the action that moves right in every state of `make_chain`, [length]."""
+    return np.random.default_rng(mapping_seed).integers(2, size=length)
+
+
 def make_chain(length: int = 20, max_steps: int = 25, mapping_seed: int = 42) -> base.Environment:
     """Makes a chain: the action that moves right is random for every state, the other one moves left.
 
     Moving right at the end pays 1 and terminates. With 20 states and 25 steps, random actions reach the end in
     about one of 30,000 episodes.
     """
-    right = np.random.default_rng(mapping_seed).integers(2, size=length)
+    right = chain_actions(length, mapping_seed)
     states = np.arange(length)
     transitions, rewards = np.zeros((length, 2, length)), np.zeros((length, 2))
     transitions[states[:-1], right[:-1], states[1:]] = 1.0

@@ -190,3 +190,32 @@ def posterior(file: style.File, tables: dict[str, list[dict]], config: Any) -> N
             axis.set(xlabel="closed form", ylabel="trained", title=f"{titles[name]}: {len(x)}")
             difference = np.max(np.abs(x - y))
             axis.annotate(f"largest difference {difference:.1e}", (0.04, 0.93), xycoords="axes fraction")
+
+
+def chain(file: style.File, tables: dict[str, list[dict]], config: Any) -> None:
+    """Draws a panel per variant: the gaps of one seed at the end, with their spread over indices and the truth."""
+
+    def at_the_end(rows: Sequence[dict]) -> list[dict]:
+        return [r for r in rows if (int(r["seed"]), int(r["interactions"])) == (config.seed, config.num_steps)]
+
+    variants, returns = _by(tables["results"], "variant"), _by(tables["returns"], "variant")
+    title = f"Q(right) \N{MINUS SIGN} Q(wrong) after {config.num_steps:,} interactions, seed {config.seed}"
+    colour, columns = style.line_style(0)["color"], 4
+    height = 3.1 * math.ceil(len(variants) / columns)
+    with style.picture(file, title, (13.0, height), rows=math.ceil(len(variants) / columns), columns=columns) as (
+        _,
+        axes,
+    ):
+        for axis in list(axes.flat)[len(variants) :]:
+            axis.set_axis_off()
+        for axis, (variant, rows) in zip(axes.flat, variants.items(), strict=False):
+            last = at_the_end(rows)
+            state, mean, spread = (_column(last, name) for name in ("state", "mean_gap", "spread"))
+            axis.fill_between(state, mean - spread, mean + spread, color=colour, alpha=0.25, linewidth=0)
+            axis.plot(state, mean, color=colour, label="mean, and standard deviation over indices")
+            axis.plot(state, _column(last, "true_gap"), color="0.15", linestyle="--", linewidth=1, label="truth")
+            (score,) = at_the_end(returns[variant])
+            label = f"state; return {float(score['sample']):.2f} sampled, {float(score['mean']):.2f} mean"
+            axis.set(ylim=(-0.06, 0.1), xlabel=label, title=variant)
+            axis.title.set_fontsize(10)
+        style.legend_of(axes.flat[0].figure, axes.flat[0].get_legend_handles_labels()[0])
