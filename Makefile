@@ -1,4 +1,4 @@
-# Everything runs in .venv, which is made from requirements.txt on first use: `make test` needs nothing else.
+# Everything runs in .venv, which is created from requirements.txt on first use: `make test` needs nothing else.
 # Another interpreter: make PYTHON=/path/to/python3.11 test
 
 PYTHON ?= $(shell python3.11 -c "" >/dev/null 2>&1 && echo python3.11 || echo python3)
@@ -22,12 +22,12 @@ help:  ## List the targets
 	@echo "usage: make <target>"
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup: $(STAMP)  ## Make .venv with the versions of requirements.txt (targets that need it do so first)
+setup: $(STAMP)  ## Create .venv with the versions in requirements.txt (other targets do this automatically)
 
 deepsea: $(STAMP)  ## Solve DeepSea 20 with one seed; DEEPSEA_FLAGS="--size=10 ..." replaces the flags
 	$(BIN)/python experiments/run_deepsea.py $(DEEPSEA_FLAGS)
 
-atari: $(STAMP)  ## A short run on Breakout, some minutes; ATARI_FLAGS="--game=Pong ..." replaces the flags
+atari: $(STAMP)  ## Run Breakout for some minutes; ATARI_FLAGS="--game=Pong ..." replaces the flags
 	$(BIN)/python experiments/run_atari.py $(ATARI_FLAGS)
 
 tabular: $(STAMP)  ## Run the theory's experiments and draw their figures; TABULAR_FLAGS replaces the flags
@@ -37,13 +37,13 @@ paper: $(STAMP)  ## List the paper's figures and redraw them from the rows in re
 	$(BIN)/python experiments/paper.py list
 	$(BIN)/python experiments/paper.py all
 
-test: $(STAMP)  ## Run the tests except the slow ones; PYTEST_FLAGS="-k replay" chooses among them
+test: $(STAMP)  ## Run the tests except the slow ones; PYTEST_FLAGS="-k replay" selects among them
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow" --timeout=300 $(PYTEST_FLAGS)
 
 test-slow: $(STAMP)  ## Run the slow tests
 	$(BIN)/python -m pytest -n 2 -m slow --timeout=3600 $(PYTEST_FLAGS)
 
-test-faults: $(STAMP)  ## Kill, fill and damage runs of every script and launcher, hours; FAULTS_FLAGS="--trials=2"
+test-faults: $(STAMP)  ## Inject faults into runs of every script and launcher (takes hours); FAULTS_FLAGS="--trials=2"
 	$(BIN)/python tests/faults.py $(FAULTS_FLAGS)
 
 bench: $(STAMP)  ## Measure the speed of learning and acting; BENCH_FLAGS are passed on
@@ -64,7 +64,7 @@ format: $(STAMP)  ## Rewrite the code in the house style
 types: $(STAMP)  ## Check the types of the package
 	$(BIN)/mypy
 
-check-install: $(STAMP)  ## Install the package without extras in an environment of its own and solve a small DeepSea
+check-install: $(STAMP)  ## Install the package without extras in a separate environment and solve a small DeepSea
 	rm -rf build/plain
 	$(PYTHON) -m venv build/plain
 	build/plain/bin/pip install --quiet --disable-pip-version-check --constraint requirements.txt .
@@ -77,18 +77,18 @@ lock: | $(BIN)/pip  ## Resolve setup.py again and write requirements.txt, upgrad
 	$(BIN)/uv pip compile setup.py --extra dev --python-version 3.11 --python-platform linux \
 		--quiet --upgrade --output-file requirements.txt
 
-clean:  ## Remove .venv, builds and caches; logs stay
+clean:  ## Remove .venv, builds and caches, but keep logs
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# `venv` puts pip in place last, so a pip there means a whole environment.
+# `venv` installs pip last, so if pip exists the environment is complete.
 $(BIN)/pip:
 	$(if $(shell $(PYTHON) -c "import sys; print(sys.version_info >= (3, 11) or '')" 2>/dev/null),,$(error \
 		PYTHON=$(PYTHON) is not Python 3.11 or newer; name one with make PYTHON=/path/to/python3.11))
 	@echo "Making $(VENV) with $$($(PYTHON) --version)"
 	@$(PYTHON) -m venv $(VENV)
 
-# The stamp is removed first and written last: only an install that ended well leaves one.
+# The stamp is removed first and written last, so that it exists only after a successful install.
 $(STAMP): requirements.txt setup.py | $(BIN)/pip
 	@rm -f $@
 	@echo "Installing requirements.txt into $(VENV) (some minutes the first time)"

@@ -12,7 +12,7 @@ import hyperagent_jax as hx
 
 
 class Tightrope(dm_env.Environment):
-    """Eight steps, left and right in turn: a wrong one ends the episode, the last right one pays 1."""
+    """Eight steps, alternately left and right: a wrong step ends the episode, the last correct one pays 1."""
 
     observation_spec = lambda self: dm_env.specs.Array((9,), float)
     action_spec = lambda self: dm_env.specs.DiscreteArray(2)
@@ -28,7 +28,7 @@ class Tightrope(dm_env.Environment):
 
 
 def main(steps: int = 1000, seed: int = 0) -> float:
-    """Trains for `steps` interactions and returns the return of a greedy episode, at best 1."""
+    """Trains for `steps` interactions and returns the return of a greedy episode, at most 1."""
     environment, replay, rng, index = Tightrope(), [], np.random.default_rng(seed), hx.indices.sphere(4)
     network = hx.make_hyper_network(nn.Sequential([nn.Dense(32), nn.tanh]), 2, index, np.zeros(9))
     loss = hx.losses.make_td_loss(network, sigma=0.01)
@@ -49,9 +49,9 @@ def main(steps: int = 1000, seed: int = 0) -> float:
         state, _ = learn(state, hx.Batch(jax.tree.map(lambda *x: np.stack(x), *rows)), learn_key)
         step = environment.reset() if step.last() else step
     step, variables = environment.reset(), learner.variables(state)
-    while not step.last():  # greedy in the posterior mean
+    while not step.last():  # greedy with respect to the posterior mean
         step = environment.step(int(hx.posterior.mean(network, variables, step.observation).argmax()))
-    return step.reward  # every reward before it is zero
+    return step.reward  # all earlier rewards are zero
 
 
 if __name__ == "__main__":

@@ -16,10 +16,10 @@ from hyperagent_jax.runners import scan
 
 
 def make_lock(length: int = 20) -> base.Environment:
-    """A lock of `length` digits, 0 and 1 in turn: a wrong one ends the episode, the last right one pays 1.
+    """A lock of `length` digits, alternately 0 and 1: a wrong digit ends the episode, the last correct one pays 1.
 
-    The state is the number of right digits so far, and so is the observation. The lock jams (the episode is
-    truncated) before the third digit in one of 50 tries: `reset` and `step` get such random numbers from `draw`.
+    State and observation are the number of correct digits so far. The lock jams (the episode is truncated) before
+    the third digit in one of 50 tries: `reset` and `step` get the random numbers for this from `draw`.
     """
 
     def reset(place, noise):
@@ -46,12 +46,12 @@ def main(length: int = 20, seeds: int = 4, steps: int = 20_000) -> np.ndarray:
     for start in range(0, steps, steps // 10):
         states, metrics = run(states, start, steps // 10)
         opened = np.asarray(metrics.returns / metrics.episodes)
-        print(f"from step {start:>8,}: episodes that opened it, by agent:", " ".join(f"{x:4.0%}" for x in opened))
+        print(f"from step {start:>8,}: lock opened in episodes, by agent:", " ".join(f"{x:4.0%}" for x in opened))
     return opened
 
 
 if __name__ == "__main__":
     LENGTH = flags.DEFINE_integer("length", 20, "Digits of the lock.", lower_bound=1)
     SEEDS = flags.DEFINE_integer("seeds", 4, "Number of agents.", lower_bound=1)
-    STEPS = flags.DEFINE_integer("steps", 20_000, "Interactions of each.", lower_bound=10)
+    STEPS = flags.DEFINE_integer("steps", 20_000, "Interactions per agent.", lower_bound=10)
     app.run(lambda _: print("in the last tenth:", main(LENGTH.value, SEEDS.value, STEPS.value)))

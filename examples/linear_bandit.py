@@ -1,4 +1,4 @@
-"""A linear-Gaussian contextual bandit: the hypermodel, trained as data come, beside the exact posterior."""
+"""A linear-Gaussian contextual bandit: the hypermodel, trained online, compared with the exact posterior."""
 
 from absl import app
 from absl import flags
@@ -15,7 +15,7 @@ DIM, ARMS, M, SIGMA, SIGMA_0 = 4, 3, 128, 0.5, 1.0
 
 
 class Features(nn.Module):
-    """The context itself: the last layer is all there is to learn."""
+    """The context itself, so that only the last layer is learned."""
 
     def __call__(self, context):
         return context
@@ -33,7 +33,7 @@ def exact_posterior(contexts, arms, rewards, prior_mean):
 
 
 def main(rounds: int = 300, seed: int = 0) -> dict[str, float]:
-    """Plays `rounds` rounds of each and returns regrets and the errors of the hypermodel's last posterior."""
+    """Plays `rounds` rounds with each; returns regrets and the errors of the hypermodel's final posterior."""
     rng, (z_key, init_key, run_key) = np.random.default_rng(seed), jax.random.split(jax.random.key(seed), 3)
     weights = SIGMA_0 * rng.normal(size=(ARMS, DIM))
     contexts, noise = rng.normal(size=(rounds, DIM)), SIGMA * rng.normal(size=(rounds, ARMS))
@@ -52,7 +52,7 @@ def main(rounds: int = 300, seed: int = 0) -> dict[str, float]:
 
     @jax.jit
     def learn(state, data, count, key):
-        """20 updates with all `count` transitions so far, some of them repeated to fill the batch."""
+        """Makes 20 updates with all `count` transitions so far, some of them repeated to fill the batch."""
         rows = jnp.arange(rounds) % count
         batch = hx.Batch(jax.tree.map(lambda x: x[rows], data), count)
         return jax.lax.fori_loop(0, 20, lambda _, state: learner.step(state, batch, key)[0], state)

@@ -1,4 +1,4 @@
-"""Only the hypermodel's head, prior and loss, in a DQN of your own with your own network, optimiser and target."""
+"""Only the hypermodel's head, prior and loss, in your own DQN with your own network, optimiser and target."""
 
 from absl import app
 import flax.linen as nn
@@ -15,7 +15,7 @@ OPTIMIZER = optax.adamw(3e-3, weight_decay=1e-6)
 NETWORK = nn.Sequential([nn.Dense(32), nn.relu, hx.HyperLinear(2, M)])
 
 
-def coefficients(params, prior, observation):  # learned ones, and those of a fixed prior
+def coefficients(params, prior, observation):  # the sum of learned ones and those of a fixed prior
     return NETWORK.apply(params, observation) + 3.0 * NETWORK.apply(prior, observation)
 
 

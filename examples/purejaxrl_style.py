@@ -50,7 +50,7 @@ def train(key):
 
 
 def main(seeds: int = 4) -> np.ndarray:
-    """Returns the share of rewarded episodes in the last tenth of training, by seed."""
+    """Returns the fraction of rewarded episodes in the last tenth of training, by seed."""
     rewards, dones = jax.jit(jax.vmap(train))(jax.random.split(jax.random.key(0), seeds))
     return np.asarray(rewards[:, -STEPS // 10 :].sum(axis=1) / dones[:, -STEPS // 10 :].sum(axis=1))
 

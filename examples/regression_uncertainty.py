@@ -1,4 +1,4 @@
-"""Regression that knows what it does not know: a hypermodel on noisy points, its mean and standard deviation."""
+"""Regression with uncertainty: mean and standard deviation of a hypermodel trained on noisy points."""
 
 from absl import app
 import flax.linen as nn
@@ -13,7 +13,7 @@ NOISE, M = 0.1, 16
 
 
 def make_data(rng):
-    """Points of sin(3 x) on [-1, -0.4] and [0.4, 1], with noise; a gap lies between."""
+    """Samples noisy points of sin(3 x) on [-1, -0.4] and [0.4, 1], with a gap in between."""
     x = np.concatenate([rng.uniform(-1, -0.4, 40), rng.uniform(0.4, 1, 40)]).astype(np.float32)
     return x, (np.sin(3 * x) + NOISE * rng.normal(size=x.size)).astype(np.float32)
 
@@ -25,7 +25,7 @@ def main(steps: int = 4_000, seed: int = 0) -> dict[str, dict[str, float]]:
     index, z = hx.indices.sphere(M), hx.indices.scaled_sphere(M).sample(keys[0], (x.size,))
     torso = nn.Sequential([nn.Dense(64), nn.relu, nn.Dense(64), nn.relu])
     network = hx.make_hyper_network(torso, 1, index, np.zeros(1), prior=hx.hyper_prior(3.0))  # one "action"
-    # With discount 0 the TD loss is that of a regression of r_t + sigma xi^T z_t on o_tm1.
+    # With discount 0 the TD loss is a regression of r_t + sigma xi^T z_t on o_tm1.
     learner = hx.make_learner(network, hx.losses.make_td_loss(network, sigma=NOISE), optax.adam(1e-3))
     zeros = np.zeros(x.size)
     batch = hx.Batch(hx.Transition(x[:, None], zeros.astype(np.int32), y, zeros, x[:, None], z))

@@ -1,12 +1,11 @@
 """Measures agents in the scan runner on DeepSea, and what the machine itself could do in the same run.
 
-Machines differ and are noisy, so the numbers to look at are the ratios: `of_limit` is the time of a bare
-sequence of the update's matrix products plus the time memory needs for the optimiser's bytes, divided by the
-time of a whole step (acting, environment, replay, random numbers, update). `recompile_seconds` is the second
-start of the same program, with the compilation cache. The limit is HyperAgent's; other agents have none here.
-With --benchmark=atari or minatar it measures these instead, with --benchmark=systems an update of every system,
-and with --benchmark=accelerators it compiles the main programs for devices that are not there (see bench_atari.py,
-bench_minatar.py, bench_systems.py and bench_accelerators.py).
+Machines differ and are noisy, so compare ratios: `of_limit` is the time of only the update's matrix products plus
+the time memory needs for the optimiser's bytes, divided by the time of a whole step (acting, environment, replay,
+random numbers, update). `recompile_seconds` is the compilation time of a second start, with the compilation cache.
+The limit is defined only for HyperAgent. --benchmark=atari and --benchmark=minatar measure these instead,
+--benchmark=systems an update of every system, and --benchmark=accelerators compiles the main programs for devices
+that are not present (see bench_atari.py, bench_minatar.py, bench_systems.py and bench_accelerators.py).
 """
 
 from collections.abc import Iterable, Iterator
@@ -51,14 +50,14 @@ flags.DEFINE_list("sizes", ["20", "60", "120"], "Sizes of DeepSea.")
 flags.DEFINE_list("seeds", ["1", "10"], "Numbers of seeds vmapped together.")
 flags.DEFINE_list("agents", ["hyperagent"], f"Agents: {', '.join(agents.CONFIGS)}.")
 flags.DEFINE_list("losses", ["exact", "sampled"], "Losses of hyperagent; other agents run with their own.")
-flags.DEFINE_integer("steps", 2_000, "Interactions per measurement, all seeds together.", lower_bound=1)
+flags.DEFINE_integer("steps", 2_000, "Interactions per measurement, summed over seeds.", lower_bound=1)
 flags.DEFINE_integer("repeats", 5, "Measurements of each; the fastest counts.", lower_bound=1)
 flags.DEFINE_string("logdir", None, "Folder for bench.csv and config.json; default: only print.")
-flags.DEFINE_bool("overwrite", False, "Delete what is in --logdir first.")
+flags.DEFINE_bool("overwrite", False, "Delete the existing results in --logdir first.")
 
 
 def matmul_seconds(config, num_seeds: int) -> float:
-    """Time of the matrix products of one update and nothing else: three passes forward, one backward."""
+    """Times only the matrix products of one update: three forward passes and one backward pass."""
     batch, width, out = config.batch_size, config.hidden_sizes[-1], 2 * (config.index_dim + 1)
     x = jnp.ones((num_seeds, batch, width))
     hidden, head = jnp.ones((num_seeds, width, width)), jnp.ones((num_seeds, width, out))
@@ -84,7 +83,7 @@ def matmul_seconds(config, num_seeds: int) -> float:
 
 
 def step_seconds(task: base.Task) -> float:
-    """Time of one step of all seeds of a task."""
+    """Times one step of all seeds of a task."""
     program, position = deep_sea.make_program(task), task.config.min_replay
     program.advance(0, position)
     steps = max(1, FLAGS.steps // len(task.seeds))
@@ -99,15 +98,15 @@ def step_seconds(task: base.Task) -> float:
 
 
 def make_task(agent="hyperagent", size=20, num_seeds=1, runner="scan", **settings) -> base.Task:
-    """A task with the paper's protocol."""
-    # One evaluation episode, so that a dispatch is nearly all training.
+    """Makes a task with the paper's protocol."""
+    # One evaluation episode, so that a dispatch is almost entirely training.
     protocol = deep_sea.Protocol(size=size, eval_episodes=1)
     config, options = agents.CONFIGS[agent](**settings), deep_sea.Options(runner=runner)
     return base.Task("deepsea", agent, config, protocol, tuple(range(num_seeds)), options)
 
 
 def measure(agent: str, size: int, num_seeds: int, loss: str) -> dict:
-    """One row of the table."""
+    """Measures one row of the table."""
     task = make_task(agent, size, num_seeds, **({"loss": loss} if loss else {}))
     compile_seconds = []
     for _ in range(2):
@@ -152,19 +151,19 @@ def _check(name: str, allowed: Iterable[str]) -> None:
 def _numbers(name: str) -> list[int]:
     values = getattr(FLAGS, name)
     if not all(value.isdecimal() and int(value) > 0 for value in values):
-        raise errors.UserError(f"--{name} must be whole numbers from 1 on, got {','.join(values)}")
+        raise errors.UserError(f"--{name} must be whole numbers of at least 1, got {','.join(values)}")
     return [int(value) for value in values]
 
 
 def rows(sizes: list[int], numbers_of_seeds: list[int]) -> Iterator[dict]:
-    """A row for each size, agent, loss and number of seeds."""
+    """Yields a row for each size, agent, loss and number of seeds."""
     kinds = [(name, loss) for name in FLAGS.agents for loss in (FLAGS.losses if name == "hyperagent" else [""])]
     for size, (name, loss), num_seeds in itertools.product(sizes, kinds, numbers_of_seeds):
         yield measure(name, size, num_seeds, loss)
 
 
 def print_ratios() -> None:
-    """What a large replay costs, and bsuite's Python DeepSea in the dm_env loop."""
+    """Measures the cost of a large replay, and of bsuite's Python DeepSea in the dm_env loop."""
     large, small = (step_seconds(make_task(replay_capacity=n)) for n in (1_000_000, 10_000))
     print(f"replay of 1,000,000 against 10,000 transitions: {large / small:.2f} times the time per step")
     loop, scan = (step_seconds(make_task(runner=runner)) for runner in ("loop", "scan"))

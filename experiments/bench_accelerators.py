@@ -1,11 +1,11 @@
-"""What bench.py says of accelerators that are not there: the main programs, compiled for a TPU v5e and an H100.
+"""Estimates for accelerators that are not present: compiles the main programs for a TPU v5e and an H100.
 
-The compilers of both run on any machine (extras aot-tpu and aot-cuda). Nothing here was run on an accelerator:
-`tpu_us` is the TPU compiler's own estimate of one step. It leaves out gathers and scatters, whose number is
-`tpu_gathers`; `tpu_row_loops` are the scatters that it would run one row after the other. `cuda_kernels` is what a
-GPU starts in one step, at some 4 microseconds each, and `cuda_copies` how many of them copy a megabyte or more.
-Memory is that of arguments and of temporaries. `cpu_us` is measured on this machine, with the evaluation after a
-chunk. A step is a step of 16 seeds on DeepSea, an update or a choice of actions on Atari, an episode of 32 tabular
+Both compilers run on any machine (extras aot-tpu and aot-cuda). Nothing runs on an accelerator: `tpu_us` is the
+TPU compiler's own estimate of one step, without gathers and scatters, whose number is `tpu_gathers`;
+`tpu_row_loops` are the scatters that it would run row by row. `cuda_kernels` is the number of kernels a GPU
+launches per step, at about 4 microseconds each, and `cuda_copies` how many of them copy a megabyte or more. Memory
+is that of arguments and temporaries. `cpu_us` is measured on this machine, including the evaluation after a chunk.
+A step is a step of 16 seeds on DeepSea, an update or a choice of actions on Atari, or an episode of 32 tabular
 seeds.
 """
 
@@ -100,11 +100,11 @@ def tables() -> Iterator[tuple[str, Iterator[dict]]]:
     missing = [target for target in FLAGS.targets if not _is_installed(TARGETS[target][0])]
     for target in missing:
         module, extra = TARGETS[target]
-        print(f"{target} is left out: {module} is not installed (pip install 'hyperagent_jax[{extra}]')")
+        print(f"skipping {target}: {module} is not installed (pip install 'hyperagent_jax[{extra}]')")
     targets = [target for target in FLAGS.targets if target not in missing]
     if not targets:
-        raise errors.UserError("there is nothing to compile for")
-    print("These are the compilers' estimates and counts, not measurements, but for cpu_us.\n")
+        raise errors.UserError("no target to compile for")
+    print("All numbers except cpu_us are estimates and counts by the compilers, not measurements.\n")
     yield "bench", _rows(targets)
 
 

@@ -1,10 +1,10 @@
-"""What bench.py measures of Atari: one update of every agent, the whole loop around it, and the memory it takes.
+"""Atari benchmark of bench.py: one update of every agent, the whole loop around it, and its memory.
 
-Machines are noisy, so what is compared is measured in turns. `cpu_ms` is the median processor time of an update,
-which hardly changes when other programs run too, and `of_ddqn` that over ddqn's in the same turns. `update_ms` and
-`loop_ms` are the fastest by the clock; `loop_efficiency` is the median time of a bare update over that of the
-whole loop per update (acting, games, replay and update). `times_authors` is how many times faster the fastest
-update is than the authors' PyTorch update was on as many cores of such a machine, which is not run here.
+Machines are noisy, so agents are measured in turns. `cpu_ms` is the median processor time of an update, which
+other programs hardly affect, and `of_ddqn` its ratio to ddqn's in the same turns. `update_ms` and `loop_ms` are
+the fastest wall-clock times; `loop_efficiency` is the median time of an update alone over that of the whole loop
+per update (acting, games, replay and update). `times_authors` is the speedup of the fastest update over the
+authors' PyTorch update, as measured on the same number of cores of such a machine; it is not run here.
 """
 
 from collections.abc import Iterable, Iterator
@@ -36,7 +36,7 @@ flags.DEFINE_integer(
 flags.DEFINE_integer(
     "replay_capacity",
     500_000,
-    "Transitions in the replay whose memory is measured by --benchmark=atari; 0 to leave that out.",
+    "Transitions in the replay whose memory --benchmark=atari measures; 0 to skip this.",
     lower_bound=0,
 )
 

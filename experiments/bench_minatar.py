@@ -31,7 +31,7 @@ FLAGS = flags.FLAGS
 flags.DEFINE_string("minatar_game", "breakout", "The game of --benchmark=minatar.")
 flags.DEFINE_list("minatar_agents", ["hyperagent", "ddqn"], "Agents of --benchmark=minatar.")
 flags.DEFINE_integer(
-    "minatar_envs", 8, "Games side by side that --benchmark=minatar compares with one.", lower_bound=2
+    "minatar_envs", 8, "Parallel games that --benchmark=minatar compares with one.", lower_bound=2
 )
 flags.DEFINE_list("minatar_capacities", ["10000", "1000000"], "Sizes of the replay that it compares.")
 
@@ -187,8 +187,8 @@ def measure() -> Iterator[dict]:
             if one is not other and other.name == "ddqn":
                 print(f"{one.name} against {other.name}: {one.over(other):.2f} times the time per interaction")
     print(
-        f"{many.num_envs} games side by side: a step of all takes {many.num_envs * many.over(alone[0]):.2f} times "
-        "that of one"
+        f"{many.num_envs} parallel games: a step of all takes {many.num_envs * many.over(alone[0]):.2f} times "
+        "as long as a step of one"
     )
     small, *larger = sizes
     for one in larger:

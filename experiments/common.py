@@ -1,4 +1,4 @@
-"""What a script needs before all other imports: the environment that jax reads, and this clone on the path."""
+"""Sets the environment that jax reads and puts this clone on the path, before all other imports of a script."""
 
 import multiprocessing
 import os
@@ -7,8 +7,8 @@ import signal
 import sys
 from typing import Any
 
-# Networks this small run fastest on one thread: XLA's thread pool costs more than it gives. Must be set before
-# jax is imported; set NPROC yourself to overrule it.
+# Networks this small run fastest on one thread: XLA's thread pool costs more than it gains. This must be set
+# before jax is imported; set NPROC to override it.
 os.environ.setdefault("NPROC", "1")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 # A clone's scripts run that clone, installed or not.

@@ -1,4 +1,4 @@
-"""Draws the figures of runs of any experiment and writes them, with tables, on one HTML page.
+"""Plots runs of any experiment and writes the figures and tables to one HTML page.
 
 Example: python experiments/report.py --results=logs/a/results.csv,logs/b --out=logs/report
 
@@ -24,11 +24,11 @@ FLAGS = flags.FLAGS
 flags.DEFINE_list(
     "results",
     [],
-    "Files results.csv, or folders that hold one, of run_deepsea.py, run_atari.py, run_jax.py, run_gymnasium.py "
-    "or sweep.py; or folders of run_bsuite.py, one per agent.",
+    "Comma-separated results.csv files, or folders that contain one, of run_deepsea.py, run_atari.py, run_jax.py, "
+    "run_gymnasium.py or sweep.py; or folders of run_bsuite.py, one per agent.",
 )
 flags.DEFINE_string("out", "logs/report", "Folder for report.html, the pictures and the tables as csv.")
-flags.DEFINE_string("title", None, "Heading of the page; default: what was run.")
+flags.DEFINE_string("title", None, "Heading of the page; default: describes the kind of runs.")
 
 
 def main() -> int:
@@ -38,13 +38,13 @@ def main() -> int:
     first, *others = FLAGS.results
     for place in others:
         if kinds[place] != kinds[first]:
-            problem = f"{first} holds runs of {kinds[first]} and {place} does not"
-            raise errors.UserError(f"{problem}: make a report of each kind")
+            problem = f"{first} contains runs of {kinds[first]} but {place} does not"
+            raise errors.UserError(f"{problem}: make a separate report for each kind")
     out = pathlib.Path(FLAGS.out)
     kind = importlib.import_module(f"hyperagent_jax.analysis.{kinds[first]}")
     try:
         text, summary = kind.report(FLAGS.results, out, FLAGS.title)
-        with files.replacing(out / "report.html") as f:  # last: if it is there, so is everything it names
+        with files.replacing(out / "report.html") as f:  # last: if it exists, so do all files it refers to
             f.write(text)
     except OSError as error:
         raise errors.UserError(f"cannot write to --out={FLAGS.out}: {error.strerror}") from error
@@ -52,7 +52,7 @@ def main() -> int:
         library = (error.name or "matplotlib").partition(".")[0]
         extra = "bsuite" if library in ("pandas", "bsuite") else "sweep"
         raise errors.UserError(
-            f"{library} is not installed, which draws the figures: pip install 'hyperagent_jax[{extra}]'"
+            f"{library}, which draws the figures, is not installed: pip install 'hyperagent_jax[{extra}]'"
         ) from error
     print(f"{summary}; {out / 'report.html'}")
     return 0

@@ -2,10 +2,10 @@
 
 Example: python experiments/run_bsuite.py --bsuite_id=TESTING --agent=hyperagent --logdir=logs/bsuite_hyperagent
 
-bsuite's own logging writes one csv file per id to <logdir>/csv, where bsuite.logging.csv_load and everybody's
-tools find them. results.csv has one row per id, written when it is finished; one that cannot be run here or fails
-is a row too. --resume continues unfinished ids and runs those that failed or were skipped again. report.py
-scores and draws one or more such folders.
+bsuite's own logging writes one csv file per id to <logdir>/csv, where bsuite.logging.csv_load and other tools find
+them. results.csv has one row per id, written when it is finished, including ids that failed or cannot run on this
+machine. --resume continues unfinished ids and runs those that failed or were skipped again. report.py scores and
+plots one or more such folders.
 """
 
 import common  # isort: skip  # noqa: F401  (sets the environment that jax reads)

@@ -1,4 +1,4 @@
-"""Runs an agent on a gymnasium environment with discrete actions.
+"""Runs an agent on a Gymnasium environment with discrete actions.
 
 Example: python experiments/run_gymnasium.py --env=CartPole-v1 --agent=hyperagent --num_seeds=3
 """

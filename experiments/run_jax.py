@@ -1,4 +1,4 @@
-"""Runs an agent in an environment on device: explore/, MinAtar of pgx, gymnax, navix (--env=list), or your own.
+"""Runs an agent in a JAX environment: explore/, pgx's MinAtar, gymnax, navix (see --env=list), or your own.
 
 Example: python experiments/run_jax.py --env=minatar/breakout --preset=minatar --num_seeds=2
          python experiments/run_jax.py --env=gymnax/MountainCar-v0 --agent=ddqn --steps=100000

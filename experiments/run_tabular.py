@@ -33,11 +33,11 @@ from hyperagent_jax.tabular.studies import speed
 
 FLAGS = flags.FLAGS
 _SMALLER = "lower its numbers of states, seeds, samples or episodes"
-flags.DEFINE_string("logdir", "logs/tabular", "Folder of the results; every command has a folder in it.")
-flags.DEFINE_bool("overwrite", False, "Delete what is there first.")
+flags.DEFINE_string("logdir", "logs/tabular", "Folder of the results, with a subfolder for every command.")
+flags.DEFINE_bool("overwrite", False, "Delete existing results first.")
 
 
-# Each has a Config, and `run`, which makes its tables.
+# Each has a Config, and a function `run` that returns its tables.
 STUDIES: dict[str, Any] = {
     "lemma": lemma,
     "regret": regret,
@@ -83,13 +83,13 @@ def _run(name: str, config: Any) -> None:
     if not all(tables.values()):
         raise errors.UserError(f"{name}: these settings leave nothing to run")
     for table, rows in tables.items():
-        # Floats with six digits, which is what float32 has.
+        # Floats with six digits, the precision of float32.
         rows = [
             {x: y if isinstance(y, bool | int | str) else f"{float(y):.6g}" for x, y in row.items()}
             for row in rows
         ]
         results.write_csv(folder / f"{table}.csv", rows[0], rows)
-        if name == "bench":  # which has no picture
+        if name == "bench":  # it has no picture
             for row in rows:
                 print(", ".join(f"{key} {value}" for key, value in row.items()))
     if name != "bench":
@@ -102,7 +102,7 @@ def _run(name: str, config: Any) -> None:
 
 
 def _least_bytes(config: Any) -> int:
-    """The least memory that an experiment needs: its MDPs, what it measures in every episode, or its samples."""
+    """Returns a lower bound on the memory of an experiment: its MDPs, its records of episodes, or its samples."""
 
     def count(name: str) -> int:
         return getattr(config, name, 1)
@@ -113,7 +113,7 @@ def _least_bytes(config: Any) -> int:
 
 
 def main(command: str) -> int:
-    # Only `bench` asks for more than one; must be said before anything else is asked of jax.
+    # Only `bench` uses more than one device; this must be set before jax is used.
     jax.config.update("jax_num_cpu_devices", cli.num_cores())
     names = list(STUDIES) if command == "all" else [command]
     configs = {name: config_lib.from_flags(name, CONFIGS, FLAGS, kind="command") for name in names}

@@ -5,12 +5,12 @@ Example: python experiments/sweep.py --grid='{"agent": "hyperagent", "size": [10
          python experiments/sweep.py --experiment=gymnasium --grid='{"env": "CartPole-v1", "seed": [0, 1]}'
 
 Keys are agent, seed, the settings of the agents, and those of the experiment: its size, game, bsuite_id or env,
-and its protocol (the --help of its script lists them). A list of grids runs all of them; a key that one of them
-lacks has its default there. A setting that an agent lacks is left blank. Each run is one row of results.csv,
-written as soon as it is finished; a run that fails is a row too, whose `error` says why. --resume continues
-unfinished runs from their checkpoints, runs those with an error again, and takes a larger grid: more values of the
-same keys. Sweeps of jax and gymnasium write curve.csv too, with the columns that tell runs apart; for the others
-it would be too big, and the command in a run's row gives its curve.
+and its protocol (listed by the --help of its script). A list of grids runs all of them; keys that are missing from
+a grid have their defaults there. Settings that an agent does not have are left blank. Each run is one row of
+results.csv, written as soon as it is finished; a failed run is a row too, whose `error` gives the reason. --resume
+continues unfinished runs from their checkpoints, runs those with an error again, and accepts a larger grid: more
+values for the same keys. Sweeps of jax and gymnasium also write curve.csv, with the columns that identify runs;
+for the others it would be too large, but the command in a run's row reproduces its curve.
 """
 
 import common  # isort: skip  # noqa: F401  (sets the environment that jax reads)
@@ -27,8 +27,8 @@ FLAGS = flags.FLAGS
 flags.DEFINE_string(
     "grid",
     None,
-    "The grid: a JSON object of names of settings and lists of values (or single values), a list of such "
-    "objects, or the path of a file that holds one of these.",
+    "The grid: a JSON object that maps names of settings to lists of values (or single values), a list of such "
+    "objects, or the path of a file that contains one of these.",
 )
 flags.DEFINE_string("experiment", "deepsea", f"What to run: {', '.join(base.NAMES)}.")
 flags.DEFINE_string("logdir", "logs/sweep", "Folder of the results.")

@@ -289,8 +289,8 @@ def test_report_of_two_agents(tmp_path):
     assert typo.stderr.startswith(f"error: {tmp_path / 'typo'} does not exist: give a results.csv or a folder")
     mixed = _report(f"--results={one},{tmp_path / 'out'}", f"--out={tmp_path / 'mixed'}")
     assert mixed.returncode == 2 and not (tmp_path / "mixed").exists()
-    message = f"{one} holds runs of bsuite and {tmp_path / 'out'} does not: make a report of each kind"
-    assert mixed.stderr == f"error: {message}\n"
+    message = f"{one} contains runs of bsuite but {tmp_path / 'out'} does not: make a separate report"
+    assert mixed.stderr == f"error: {message} for each kind\n"
 
 
 def test_solve_times_of_all_panels_are_in_sight(monkeypatch):

@@ -195,7 +195,7 @@ def test_bench(tmp_path):
     assert all(float(row["step_us"]) > 0 and float(row["game_us"]) > 0 for row in rows)
     for text in (
         "hyperagent against ddqn: ",
-        "8 games side by side: ",
+        "8 parallel games: ",
         "replay of 2,000 against 1,000 transitions: ",
     ):
         assert text in done.stdout
