@@ -108,11 +108,12 @@ from absl import flags
 from hyperagent_jax.experiment import cli, driver, sweep
 
 def check(commands):
-    def parse(*_):
+    def parse(main, names=()):
         for command in commands:
             try:
                 flags.FLAGS.unparse_flags()
-                flags.FLAGS(command)
+                rest = flags.FLAGS(command)[1:]
+                assert len(rest) == bool(names) and set(rest) <= set(names), f"commands are {names}"
                 if "grid" in flags.FLAGS and (flags.FLAGS.grid or "").startswith(("{", "[", "results/")):
                     sweep.read(flags.FLAGS.grid)
             except Exception as error:
@@ -137,7 +138,8 @@ def _commands():
         for code in re.findall(
             r"`((?:[A-Z_]+=\S+ )*(?:python experiments/|make )[^`]+)`", FENCE.sub("", _text(page))
         ):
-            yield page.name, shlex.split(code.replace(" ...", ""))
+            if "<" not in code:  # a placeholder
+                yield page.name, shlex.split(code.replace(" ...", ""))
         for block in _blocks(page, "bash"):
             pending = ""
             for line in block.splitlines():

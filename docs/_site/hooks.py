@@ -47,6 +47,7 @@ REFERENCE = {
     "tabular": ["tabular"],
     "experiment": ["experiment"],
     "analysis": ["analysis"],
+    "paper": ["paper"],
     "Files and settings": [
         "binding",
         "checkpoint",
