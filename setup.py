@@ -30,6 +30,7 @@ EXTRAS_REQUIRE = {
     "pgx": ["pgx>=2.6,<3"],
     "navix": ["navix>=0.7,<0.8"],  # brings wandb, which it imports, and its own development tools
     "sweep": ["matplotlib>=3.9,<4"],
+    "tensorboard": ["tensorboardX>=2.6,<3"],
     "ray": ["ray>=2.50,<3"],
     "slurm": ["submitit>=1.5,<2"],
     "docs": [  # builds the site without network access; its formulas are MathML, made by latex2mathml

@@ -9,7 +9,11 @@ Examples: python experiments/paper.py list
 import common  # isort: skip  # noqa: F401  (sets the environment that jax reads)
 
 from hyperagent_jax.experiment import cli
-from hyperagent_jax.paper import main
+
+try:
+    from hyperagent_jax.paper import main
+except ImportError as error:
+    cli.fail(f"{error.name} is not installed, which draws the figures: pip install 'hyperagent_jax[sweep]'")
 
 if __name__ == "__main__":
     main.define_flags()

@@ -18,7 +18,7 @@ PACKAGE = ROOT / "hyperagent_jax"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
 # Modules of the extras, which the core must do without.
-OPTIONAL = ("bsuite", "envpool", "gymnasium", "matplotlib", "pandas", "ray", "submitit")
+OPTIONAL = ("bsuite", "envpool", "gymnasium", "matplotlib", "pandas", "ray", "submitit", "tensorboardX")
 
 
 @pytest.fixture(scope="module")
@@ -73,10 +73,10 @@ def imported(path, *, inside_functions):
 
 
 def core_modules():
-    """Names of all modules but the analysis and those that exist to wrap an optional package."""
+    """Names of all modules but those that draw and those that exist to wrap an optional package."""
     for path in MODULES:
         parts = path.relative_to(ROOT).with_suffix("").parts
-        if "analysis" not in parts and imported(path, inside_functions=False).isdisjoint(OPTIONAL):
+        if {"analysis", "paper"}.isdisjoint(parts) and imported(path, inside_functions=False).isdisjoint(OPTIONAL):
             yield ".".join(parts).removesuffix(".__init__")
 
 
@@ -128,6 +128,7 @@ def test_dev_extra_holds_all_others(setup_arguments):
         "navix",
         "ray",
         "slurm",
+        "tensorboard",
         "docs",
         "dev",
     }

@@ -78,6 +78,18 @@ def test_what_is_missing_is_planned_into_the_figures_folder(tmp_path):
     assert len(keys) == 4 and keys < {plan.key(task.columns_of(task.seeds[0])) for task in plan.tasks}
 
 
+def test_without_an_optional_package_the_others_are_listed(tmp_path, monkeypatch):
+    def refuse(self, value):
+        raise errors.UserError("envpool is not installed")
+
+    monkeypatch.setattr(type(base.get("atari")), "problems", refuse)
+    found = main.FIGURES["curves"].open(tmp_path)
+    assert found.state() == figure.State(0, 10, ["envpool is not installed"], [])
+    assert found.finding() == "" and not found.pictures()
+    with pytest.raises(errors.UserError, match="envpool"):
+        found.plan()
+
+
 def test_sentences_follow_from_the_rows(tmp_path):
     _fill(tmp_path, "paper/dependent_target", GRID, _episodes)
     # At size 30: 400 and (4 * 300 + 10,000) / 5 = 2,240; their standard errors 7.07 and 1,940.

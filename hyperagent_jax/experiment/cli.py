@@ -32,6 +32,7 @@ def define_run_flags(checkpoint_seconds: float = 60.0) -> None:
     flags.DEFINE_integer(
         "retries", 3, "How often to restart a run from its checkpoint if its process was killed.", lower_bound=0
     )
+    flags.DEFINE_bool("tensorboard", False, "Write curves and results to <logdir>/tensorboard, too.")
     flags.DEFINE_bool("progress", True, "Show a progress bar.")
     flags.DEFINE_enum(
         "launcher",

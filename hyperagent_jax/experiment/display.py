@@ -3,12 +3,14 @@
 from collections.abc import Mapping, Sequence
 import sys
 import time
+from typing import Any
 
 import tqdm
 
 from hyperagent_jax import results
 from hyperagent_jax.experiment import base
 from hyperagent_jax.experiment import tables as tables_lib
+from hyperagent_jax.experiment import tensorboard
 
 # Without a progress bar, print a line of progress this often.
 _SAY_SECONDS = 60.0
@@ -24,8 +26,11 @@ class Display:
         tasks: Sequence[base.Task],
         reached: Mapping[tables_lib.Key, int],
         has_bar: bool,
+        scalars: tensorboard.Writer | None = None,
     ):
         """Creates a display; `reached` is the progress that each row already had."""
+        self._scalars = scalars
+        self._resumed_at = reached
         self._plan = plan
         self._tables = tables
         self._tasks = {task.name: task for task in tasks}
@@ -48,7 +53,12 @@ class Display:
             dynamic_ncols=True,
             file=sys.stderr,
         )
-        self.close = self._bar.close
+
+    def close(self) -> None:
+        """Ends the bar and closes event files."""
+        self._bar.close()
+        if self._scalars:
+            self._scalars.close()
 
     def say(self, text: str) -> None:
         """Prints a line without breaking the bar."""
@@ -66,6 +76,15 @@ class Display:
             self._advance(self._plan.key(task.columns_of(event.seed)), event.reached, event.text)
             if event.kind == "curve":
                 self._tables.add_curve(task, event.seed, event.row)
+                self._write_scalars(task, event.seed, "curve", event.row)
+
+    def _write_scalars(self, task: base.Task, seed: int, prefix: str, row: Mapping[str, Any]) -> None:
+        if self._scalars:
+            columns = task.columns_of(seed)
+            values = {"agent": task.agent, **columns}
+            run = "_".join(f"{name}={value}" for name, value in values.items() if value != "")
+            reached = self._resumed_at.get(self._plan.key(columns), 0)
+            self._scalars.add(run, prefix, row, reached)
 
     def _advance(self, key: tables_lib.Key, reached: int, text: str) -> None:
         plan = self._plan
@@ -94,6 +113,8 @@ class Display:
         full = self._tables.add_result(task, seed, row)
         if full is None:
             return
+        if not full.get("error"):
+            self._write_scalars(task, seed, "result", row)
         key = self._plan.key(full)
         if self._plan.is_sweep:
             self._bar.update()

@@ -27,6 +27,7 @@ from hyperagent_jax.experiment import lock
 from hyperagent_jax.experiment import run_context
 from hyperagent_jax.experiment import run_directory
 from hyperagent_jax.experiment import tables as tables_lib
+from hyperagent_jax.experiment import tensorboard
 
 FLAGS = flags.FLAGS
 # The speed of a slow disk: runs that are stopped need enough time to save their state.
@@ -274,6 +275,7 @@ def execute(plan: base.Plan) -> int:
             f"running {num_workers} at a time" if num_workers > 1 else "the run",
             "lower --replay_capacity, the sizes of the network or --num_workers",
         )
+    scalars = tensorboard.Writer(plan.logdir) if FLAGS.tensorboard else None
     directory = run_directory.RunDirectory(
         plan.logdir,
         plan.fingerprint,
@@ -300,7 +302,7 @@ def execute(plan: base.Plan) -> int:
     for task in tasks:
         if reached and (at := reached.get(plan.key(task.columns_of(task.seeds[0])))):
             print(f"{task.name} resumes at {at:,} {experiment.unit}s")
-    display = display_lib.Display(plan, tables, [*tasks, *impossible], reached, FLAGS.progress)
+    display = display_lib.Display(plan, tables, [*tasks, *impossible], reached, FLAGS.progress, scalars)
     try:
         for task in impossible:
             display.on_failure(task, f"refused: {refused[task.columns]}")

@@ -88,7 +88,7 @@ class RunDirectory:
     def _delete(self) -> None:
         for name in self._TABLES:
             (self.path / name).unlink(missing_ok=True)
-        for pattern in ("checkpoints/*", "rows/*", "maps/*", "csv/*", "*.png", "*.gif"):
+        for pattern in ("checkpoints/*", "rows/*", "maps/*", "csv/*", "tensorboard/*/*", "*.png", "*.gif"):
             for file in filter(pathlib.Path.is_file, self.path.glob(pattern)):
                 file.unlink()
         self._config.unlink(missing_ok=True)  # last, because it identifies the other files

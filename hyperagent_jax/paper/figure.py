@@ -7,6 +7,7 @@ import pathlib
 from typing import Any, NamedTuple
 
 from hyperagent_jax import config as config_lib
+from hyperagent_jax import errors
 from hyperagent_jax import results
 from hyperagent_jax.analysis import sources as sources_lib
 from hyperagent_jax.analysis import style
@@ -133,9 +134,14 @@ class Found:
         self.figure = figure
         self.root = root
         self.cells: dict[tuple[str, Problem], list[Row]] = {}
+        self._obstacle = ""
         experiment = base.get(figure.experiment)
         for line in figure.lines:
-            plan = sweep.plan(experiment, [figure.grid(line, figure.problems, figure.seeds[:1])], str(root))
+            try:
+                plan = sweep.plan(experiment, [figure.grid(line, figure.problems, figure.seeds[:1])], str(root))
+            except errors.UserError as error:  # an optional package is not installed
+                self._obstacle = str(error)
+                break
             for task in plan.tasks:
                 rows = _rows(plan, task, root, (*figure.sources, figure.folder), len(figure.seeds))
                 self.cells[line.label, getattr(task.protocol, experiment.problem)] = rows
@@ -162,6 +168,8 @@ class Found:
     def state(self) -> State:
         """Returns what is there and what is not."""
         needed = len(self.figure.seeds)
+        if self._obstacle:
+            return State(0, needed * len(self.figure.lines) * len(self.figure.problems), [self._obstacle], [])
         labels: dict[Problem, list[str]] = {}
         for line, problem, seeds in self.missing():
             part = "" if len(seeds) == needed else f" ({len(seeds)} of {needed} seeds)"
@@ -185,6 +193,8 @@ class Found:
 
     def plan(self) -> base.Plan | None:
         """Returns the plan of the rows of the figure's own folder, with what is missing; None if nothing is."""
+        if self._obstacle:
+            raise errors.UserError(self._obstacle)
         figure = self.figure
         wanted: dict[tuple[str, Problem], list[int]] = {}
         for line, problem, seeds in self.missing():
