@@ -7,6 +7,7 @@ import pytest
 
 from hyperagent_jax import agents
 from hyperagent_jax import losses
+from hyperagent_jax import prng
 from hyperagent_jax import types
 from hyperagent_jax.networks import epistemic
 from hyperagent_jax.networks import noisy
@@ -20,6 +21,10 @@ def make_agent(name, spec, **settings):
     return agents.make(
         name, spec, **{**dict(hidden_sizes=(8, 5), batch_size=16, scale_width=4, num_atoms=1), **settings}
     )
+
+
+def make_key(seed):
+    return prng.hash_key(jax.random.key(seed))  # compiles faster than threefry
 
 
 # Noise, by hand
@@ -54,12 +59,12 @@ def test_variance_of_factorised_noise(noise_std, distribution, variance):
 
 def test_index_zero_is_the_network_without_noise():
     network = make_agent("noisy_net", STATES).network
-    variables = network.init(jax.random.key(0))
+    variables = jax.jit(network.init)(make_key(0))
     quiet = jax.tree_util.tree_map_with_path(
         lambda path, x: jnp.zeros_like(x) if "noise" in jax.tree_util.keystr(path) else x, variables
     )
     values = network.apply(variables, jnp.array(3), jnp.zeros(network.index.dim))
-    at_random = network.apply(quiet, jnp.array(3), network.index.sample(jax.random.key(1), ()))
+    at_random = network.apply(quiet, jnp.array(3), network.index.sample(make_key(1), ()))
     np.testing.assert_allclose(values, at_random, rtol=1e-6)
     assert np.any(np.abs(network.apply(variables, jnp.array(3), jnp.ones(network.index.dim)) - values) > 1e-3)
 
@@ -158,7 +163,7 @@ def disturbed(params, seed=1):
 @pytest.mark.parametrize("name", ["noisy_net", "sane", "rainbow"])
 def test_values_equal_numpy(name, spec):
     network = make_agent(name, spec, **atoms_of(name)).network
-    variables = network.init(jax.random.key(0))
+    variables = jax.jit(network.init)(make_key(0))
     variables = variables._replace(params=disturbed(variables.params))
     rng = np.random.default_rng(2)
     if spec.num_states is None:
@@ -199,10 +204,10 @@ def transitions(rng, n=16):
 def test_loss_equals_numpy(name):
     agent = make_agent(name, STATES, target_period=3, **atoms_of(name))
     rng, update = np.random.default_rng(0), jax.jit(agent.learner.update)
-    state = agent.learner.init(jax.random.key(1))
+    state = jax.jit(agent.learner.init)(make_key(1))
     for i in range(2):  # afterwards the target differs from the online network
-        state, _ = update(state, types.Batch(transitions(rng)), agent.learner.draw(jax.random.key(i), 16))
-    batch, noise = transitions(rng), agent.learner.draw(jax.random.key(2), 16)
+        state, _ = update(state, types.Batch(transitions(rng)), agent.learner.draw(make_key(i), 16))
+    batch, noise = transitions(rng), agent.learner.draw(make_key(2), 16)
     weights = rng.random(16).astype(np.float32)
     after, info = update(state, types.Batch(batch, weights=weights), noise)
     drawn = 16 if name == "sane" else 1
@@ -259,7 +264,7 @@ def categorical(atoms, online, target, reward, discount):
     def of(params):
         return loss.apply(params, jnp.log(jnp.maximum(jnp.asarray(target, jnp.float32), 1e-30)), t, (), (), noise)
 
-    value, gradient = jax.value_and_grad(of)(params)
+    value, gradient = jax.jit(jax.value_and_grad(of))(params)
     # The gradient of a cross-entropy is softmax(logits) - target.
     return float(value), np.asarray(jax.nn.softmax(params) - gradient), float(network.value(None, params, None)[0])
 
@@ -293,8 +298,8 @@ def test_dueling_by_hand():
 
 def test_sane_draws_for_every_example_and_trains_its_scale():
     agent = make_agent("sane", STATES)
-    network, variables = agent.network, agent.network.init(jax.random.key(0))
-    noise = agent.learner.draw(jax.random.key(1), 2)
+    network, variables = agent.network, jax.jit(agent.network.init)(make_key(0))
+    noise = agent.learner.draw(make_key(1), 2)
     belief = network.belief(variables, jnp.array(4))
     values = jax.vmap(lambda xi: network.value(variables.params, belief, xi))(noise.indices[:, 0])
     assert np.all(np.abs(values[0] - values[1]) > 1e-6)

@@ -9,7 +9,7 @@ import subprocess
 import sys
 
 import numpy as np
-import pytest
+import scripts
 
 from hyperagent_jax.analysis.tabular import plots as tabular_plots
 from hyperagent_jax.tabular.studies import chain
@@ -183,41 +183,29 @@ for environment in (mdp, jax.tree.map(lambda x: jnp.stack([x] * 8), mdp)):
     assert done.returncode == 0, done.stderr
 
 
-@pytest.fixture
-def bad_mdp(tmp_path):
+def test_bad_input_is_one_clear_line(tmp_path):
+    bad = tmp_path / "bad.npz"
     np.savez(
-        tmp_path / "bad.npz",
+        bad,
         transitions=np.full((2, 3, 2, 3), 0.3),
         rewards=np.zeros((2, 3, 2)),
         start=np.eye(3)[0],
     )
-    return tmp_path / "bad.npz"
-
-
-@pytest.mark.parametrize(
-    "arguments, message",
-    [
-        (["regret", "--beta=2"], "--beta must be at least 3 with the theory preset (Assumption 2), got 2"),
-        (["regret", "--index_dim=0"], "--index_dim must be at least 1, got 0"),
-        (["regret", "--environments={bad}"], "bad.npz: transitions[0, 0, 0] must sum to one, but sums to 0.9"),
-        (["regret", "--environments=nowhere.npz"], "nowhere.npz is not an npz file with the arrays transitions"),
-        (["regret", "--agents=nobody"], "--agents must be among hyperagent"),
-        (["lemma", "--epsilon=2"], "--epsilon and delta must be between 0 and 1, got 2.0 and 0.1"),
-        (["deepsea", "--index_dims=0"], "--index_dim must be at least 1, got 0"),
-        (["deepsea", "--prior_means=much"], "--prior_mean must be a number or \"horizon\", got 'much'"),
-        (["posterior", "--window=3"], "command posterior has no setting --window"),
-        (["theorem"], "unknown command 'theorem'; choose one of lemma, regret, deepsea"),
-        ([], "no command; choose one of lemma"),
-        (["lemma", "20"], "unexpected argument '20'"),
-    ],
-)
-def test_bad_input_is_one_clear_line(arguments, message, bad_mdp, tmp_path):
-    arguments = [argument.format(bad=bad_mdp) for argument in arguments]
-    done = _run(*arguments, f"--logdir={tmp_path / 'run'}")
-    assert done.returncode == 2
-    (line,) = done.stderr.strip().splitlines()
-    assert line.startswith("error: ") and message in line
-    assert not (tmp_path / "run").exists()
+    expected = {
+        ("regret", "--beta=2"): "--beta must be at least 3 with the theory preset (Assumption 2), got 2",
+        ("regret", "--index_dim=0"): "--index_dim must be at least 1, got 0",
+        ("regret", f"--environments={bad}"): ("bad.npz: transitions[0, 0, 0] must sum to one, but sums to 0.9"),
+        ("regret", "--environments=nowhere.npz"): "nowhere.npz is not an npz file with the arrays transitions",
+        ("regret", "--agents=nobody"): "--agents must be among hyperagent",
+        ("lemma", "--epsilon=2"): "--epsilon and delta must be between 0 and 1, got 2.0 and 0.1",
+        ("deepsea", "--index_dims=0"): "--index_dim must be at least 1, got 0",
+        ("deepsea", "--prior_means=much"): "--prior_mean must be a number or \"horizon\", got 'much'",
+        ("posterior", "--window=3"): "command posterior has no setting --window",
+        ("theorem",): "unknown command 'theorem'; choose one of lemma, regret, deepsea",
+        (): "no command; choose one of lemma",
+        ("lemma", "20"): "unexpected argument '20'",
+    }
+    scripts.check_errors(SCRIPT, expected, tmp_path)
 
 
 def test_the_script_draws_episodes_to_learn(tmp_path):
