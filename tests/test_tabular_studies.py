@@ -9,6 +9,7 @@ import subprocess
 import sys
 
 import numpy as np
+import pytest
 import scripts
 
 from hyperagent_jax.analysis.tabular import plots as tabular_plots
