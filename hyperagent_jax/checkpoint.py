@@ -133,7 +133,7 @@ def delete(path: str | os.PathLike) -> None:
     path = pathlib.Path(path)
     path.unlink(missing_ok=True)
     _previous(path).unlink(missing_ok=True)
-    files.delete_unfinished(path)
+    files.delete_unfinished(path.parent, path.name)
 
 
 @contextlib.contextmanager

@@ -10,6 +10,8 @@ import uuid
 
 from hyperagent_jax import errors
 
+_UNFINISHED = ".unfinished"
+
 
 @contextlib.contextmanager
 def writing(path: pathlib.Path) -> Iterator[None]:
@@ -27,14 +29,14 @@ def process_name() -> str:
 
 def unfinished(path: pathlib.Path) -> pathlib.Path:
     """Returns this process's temporary name for the file at `path`; it is different for every process."""
-    return path.with_name(f"{path.name}.{process_name()}-{uuid.uuid4().hex[:6]}.unfinished")
+    return path.with_name(f"{path.name}.{process_name()}-{uuid.uuid4().hex[:6]}{_UNFINISHED}")
 
 
-def delete_unfinished(path: pathlib.Path) -> None:
-    """Deletes temporary files that any process left behind while writing the file at `path`."""
+def delete_unfinished(folder: pathlib.Path, name: str = "") -> None:
+    """Deletes temporary files that any process left behind while writing that file of a folder, or any of its files."""
     with contextlib.suppress(OSError):
-        for file in path.parent.iterdir():
-            if file.name.startswith(f"{path.name}.") and file.name.endswith("unfinished"):
+        for file in folder.iterdir():
+            if file.name.startswith(f"{name}." if name else "") and file.name.endswith(_UNFINISHED):
                 file.unlink(missing_ok=True)
 
 

@@ -1,14 +1,15 @@
 """Breaks runs on purpose and compares what they end in with an unbroken run: `make test-faults`.
 
-Every script and every launcher is killed with -9 at random moments, whole or a worker alone, and continued with
---resume; files are damaged, disks filled, and two drivers let loose on one folder. Rows must be those of an
-unbroken run, all columns but times. Prints a table of what was tried and what held.
+Every script and every launcher is killed with -9 at random moments, while it saves among them: the parent, workers,
+or both. A trial in which no kill landed is repeated with an earlier moment. Files are damaged, a disk is filled, and
+two drivers are let loose on one folder. Rows must be those of an unbroken run in all columns but times, each once, in
+the same order, with nothing left over. With --out the trials are kept, and the same command continues after the last.
 """
 
 import argparse
+import collections
 from collections.abc import Callable, Sequence
-import csv
-import itertools
+import contextlib
 import json
 import os
 import pathlib
@@ -19,24 +20,34 @@ import subprocess
 import sys
 import tempfile
 import time
-from typing import NamedTuple
+from typing import Any, NamedTuple
+import warnings
 
-ROOT = pathlib.Path(__file__).resolve().parents[1]
-SMALL = ["--hidden_sizes=16,16", "--batch_size=32", "--eval_episodes=10"]
-TINY_GRID = {
-    "size": [4, 6],
+os.environ.setdefault("NPROC", "1")
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+import breaking  # isort: skip
+
+LEARNER = ["--agent=ddqn", "--hidden_sizes=8", "--batch_size=8"]
+SCRIPT = ["--num_seeds=2", "--num_workers=2", "--noprogress", "--checkpoint_seconds=0"]
+GRID = {
+    "agent": "ddqn",
+    "size": [4, 5],
     "seed": [0, 1, 2, 3, 4, 5],
-    "hidden_sizes": [16, 16],
-    "batch_size": 32,
-    "eval_episodes": 10,
-    "eval_every": 100,
-    "max_episodes": 2_500,
+    "hidden_sizes": [8],
+    "batch_size": 8,
+    "eval_episodes": 2,
+    "eval_every": 50,
+    "max_episodes": 300,
     "solved_return": 2,
     "replay_capacity": 400,
 }
-SWEEP = ["sweep.py", f"--grid={json.dumps(TINY_GRID)}", "--num_workers=2"]
-# What the processes that run tasks are called, by launcher.
-WORKERS = {"local": "spawn_main", "ray": "ray::_run", "slurm": "submitit.core._submit"}
+SWEEP = ["sweep.py", f"--grid={json.dumps(GRID)}", "--num_workers=2", "--noprogress", "--checkpoint_seconds=0"]
+SLURM = ["--launcher=slurm", "--slurm_cluster=local", "--tasks_per_job=3"]
+FIELDS = ("what", "fault", "trial", "kind", "kills", "in_a_write", "held", "problem", "seconds")
+# A moment that was not reached is brought forward this often before the trial counts as one that did not hold.
+_ATTEMPTS = 6
+_MOST_SECONDS = 1_800.0
 
 
 class Case(NamedTuple):
@@ -45,284 +56,377 @@ class Case(NamedTuple):
     name: str
     command: Sequence[str]
     launcher: str = "local"
-    is_single: bool = False  # in one process, so that there is no worker to kill
+    kinds: Sequence[str] = ("parent", "workers", "both")
+    moments: Sequence[str] = ("time", "save", "row")
+    again: str = "--resume"  # what continues it
+
+    @property
+    def local(self) -> list[str]:
+        """The same on the local pool."""
+        return [part for part in self.command if not part.startswith(("--launcher", "--slurm", "--tasks"))]
 
 
 CASES = [
-    Case("run_deepsea.py, 2 workers", ["run_deepsea.py", "--size=6", "--num_seeds=3", "--num_workers=2",
-                                       "--max_episodes=4000", "--eval_every=200", "--solved_return=2", *SMALL]),
-    Case("run_deepsea.py, 1 process", ["run_deepsea.py", "--size=6", "--num_workers=1", "--max_episodes=6000",
-                                       "--eval_every=200", "--solved_return=2", *SMALL], is_single=True),
+    Case("run_deepsea.py, 2 seeds", ["run_deepsea.py", *LEARNER, "--size=4", "--max_episodes=1000",
+                                     "--eval_every=100", "--solved_return=2", "--eval_episodes=2", *SCRIPT]),
+    Case("run_gymnasium.py, 2 seeds", ["run_gymnasium.py", *LEARNER, "--steps=600", "--eval_every=100",
+                                       "--eval_episodes=1", *SCRIPT]),
+    Case("run_jax.py, 2 seeds", ["run_jax.py", *LEARNER, "--env=explore/mountain_car", "--steps=3000",
+                                 "--eval_every=300", "--eval_episodes=1", *SCRIPT]),
+    Case("run_bsuite.py, 2 ids", ["run_bsuite.py", *LEARNER, "--bsuite_id=catch/0,bandit/0", "--max_episodes=100",
+                                  "--min_replay=50", *SCRIPT[1:]]),
+    Case("run_atari.py, 2 seeds", ["run_atari.py", "--game=Pong", "--agent=ddqn", "--hidden_sizes=8",
+                                   "--steps=120", "--num_envs=2", "--eval_every=40", "--eval_episodes=1",
+                                   "--final_eval_episodes=1", "--max_frames=120", "--batch_size=2",
+                                   "--min_replay=80", "--replay_capacity=300", *SCRIPT]),
+    # It has no checkpoints and no workers: what was killed is run again.
+    Case("run_tabular.py", ["run_tabular.py", "posterior", "--num_updates=500", "--num_transitions=20"],
+         kinds=("parent",), moments=("time", "row"), again="--overwrite"),
     Case("sweep.py, 12 runs, local", SWEEP),
     Case("sweep.py, 12 runs, Ray", [*SWEEP, "--launcher=ray"], "ray"),
-    Case("sweep.py, 12 runs, submitit", [*SWEEP, "--launcher=slurm", "--slurm_cluster=local", "--tasks_per_job=3"],
-         "slurm"),
-    Case("run_bsuite.py, 2 ids", ["run_bsuite.py", "--bsuite_id=catch/0,bandit/0", "--max_episodes=300",
-                                  "--num_workers=2", "--hidden_sizes=16", "--min_replay=50"]),
-    Case("run_gymnasium.py, 2 seeds", ["run_gymnasium.py", "--steps=2000", "--eval_every=400", "--eval_episodes=2",
-                                       "--num_seeds=2", "--num_workers=2", "--hidden_sizes=16"]),
-    Case("run_jax.py, 2 seeds", ["run_jax.py", "--env=explore/mountain_car", "--steps=20000", "--eval_every=4000",
-                                 "--eval_episodes=2", "--num_seeds=2", "--num_workers=2", "--hidden_sizes=16"]),
-    Case("run_atari.py, 2 seeds", ["run_atari.py", "--game=Pong", "--agent=ddqn", "--hidden_sizes=8",
-                                   "--steps=300", "--num_envs=2", "--eval_every=100", "--eval_episodes=1",
-                                   "--final_eval_episodes=1", "--max_frames=400", "--batch_size=4",
-                                   "--min_replay=40", "--replay_capacity=300", "--num_seeds=2",
-                                   "--num_workers=2"]),
+    Case("sweep.py, 12 runs, submitit", [*SWEEP, *SLURM], "slurm"),
 ]  # fmt: skip
 
 
-def start(command: Sequence[str], folder: pathlib.Path, *more: str) -> subprocess.Popen:
-    """Starts a script in a session of its own; what it says is kept next to the folder."""
-    script, *arguments = command
-    full = [
-        sys.executable,
-        str(ROOT / "experiments" / script),
-        *arguments,
-        "--noprogress",
-        "--checkpoint_seconds=0",
-    ]
-    said = open(folder.with_name(f"{folder.name}.log"), "a")
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    return subprocess.Popen(
-        [*full, f"--logdir={folder}", *more], stdout=said, stderr=said, env=environment, start_new_session=True
-    )
+class Trial(NamedTuple):
+    """What became of one trial."""
 
-
-def descendants(pid: int, name: str) -> list[int]:
-    """Processes below one whose command line has that name."""
-    parents: dict[int, list[int]] = {}
-    names = {}
-    for entry in pathlib.Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-                names[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
-            except (OSError, ValueError, IndexError):
-                continue
-            parents.setdefault(parent, []).append(int(entry.name))
-    found, waiting = [], [pid]
-    while waiting:
-        for child in parents.get(waiting.pop(), []):
-            waiting.append(child)
-            if name in names[child]:
-                found.append(child)
-    return found
-
-
-def tree(pid: int) -> list[int]:
-    return descendants(pid, "")
-
-
-def kill_all(process: subprocess.Popen) -> None:
-    """Kills a script and everything it started, at once."""
-    for pid in [process.pid, *tree(process.pid)]:
-        try:
-            os.kill(pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
-    process.wait()
-
-
-def rows(folder: pathlib.Path) -> dict[str, list[list[str]]]:
-    """All tables of a folder, in their order, without times."""
-    found = {}
-    for file in sorted([*folder.glob("*.csv"), *folder.glob("csv/*.csv")]):
-        with open(file, newline="") as f:
-            found[file.name] = [
-                [value for name, value in row.items() if "second" not in name] for row in csv.DictReader(f)
-            ]
-    return found
-
-
-def is_right(folder: pathlib.Path, expected: dict[str, list[list[str]]]) -> bool:
-    """Whether a folder has the rows of the unbroken run, in the same order, and nothing is left behind."""
-    left = [file for file in folder.glob("checkpoints/*") if not file.name.endswith("_best.npz")]
-    left += [*folder.rglob("*unfinished"), *folder.glob("rows/*")]
-    said = folder.with_name(f"{folder.name}.log").read_text()
-    return rows(folder) == expected and not left and "Traceback" not in said
-
-
-def finish(case: Case, folder: pathlib.Path, *more: str) -> bool:
-    return start(case.command, folder, "--resume", *more).wait(timeout=900) == 0
+    kind: str
+    kills: int | str  # that landed; blank where nothing is killed
+    problem: str  # blank if it held
+    in_a_write: int = 0  # kills that cut the writing of a file short
 
 
 class Bench:
     """The place where runs are broken."""
 
-    def __init__(self, folder: pathlib.Path, trials: int, seed: int):
-        self.folder, self.trials, self.random = folder, trials, random.Random(seed)
-        self.table: list[tuple[str, str, int, int]] = []
-        self._numbers = itertools.count()
-        self._unbroken: dict[str, tuple[dict[str, list[list[str]]], float]] = {}
+    def __init__(self, folder: pathlib.Path):
+        self._folder = folder
+        self._unbroken: dict[tuple[str, ...], tuple[breaking.Rows, float]] = {}
 
     def new_folder(self) -> pathlib.Path:
-        return self.folder / f"run_{next(self._numbers)}"
+        """A place for a run that is not there yet."""
+        return pathlib.Path(tempfile.mkdtemp(dir=self._folder)) / "run"
 
-    def add(self, what: str, how: str, held: Sequence[bool]) -> None:
-        self.table.append((what, how, len(held), sum(held)))
-        print(f"| {what} | {how} | {len(held)} | {sum(held)} |", flush=True)
-
-    def unbroken(self, case: Case) -> tuple[dict[str, list[list[str]]], float]:
+    def unbroken(self, command: Sequence[str]) -> tuple[breaking.Rows, float]:
         """Rows and seconds of a run that nobody disturbs; the first one compiles, the second is timed."""
-        if case.name in self._unbroken:
-            return self._unbroken[case.name]
-        for _ in range(2):
-            folder, begin = self.new_folder(), time.monotonic()
-            process = start(case.command, folder)
-            if process.wait(timeout=900):
-                raise SystemExit(
-                    f"{case.name} fails unbroken: {folder.with_name(folder.name + '.log').read_text()}"
-                )
-        self._unbroken[case.name] = rows(folder), time.monotonic() - begin
-        return self._unbroken[case.name]
+        if (key := tuple(command)) not in self._unbroken:
+            for _ in range(2):
+                folder, begin = self.new_folder(), time.monotonic()
+                if breaking.Script(command, folder).wait(_MOST_SECONDS):
+                    raise SystemExit(f"{command[0]} fails unbroken: {breaking.log(folder).read_text()}")
+                found, seconds = breaking.rows(folder), time.monotonic() - begin
+                shutil.rmtree(folder.parent)
+            self._unbroken[key] = found, seconds
+        return self._unbroken[key]
 
-    def kill_whole(self, case: Case, expected: dict[str, list[list[str]]], seconds: float) -> bool:
-        """Kills everything at up to two random moments, and lets the third attempt end."""
-        folder = self.new_folder()
-        for _ in range(self.random.choice([1, 2])):
-            process = start(case.command, folder, "--resume")
-            time.sleep(self.random.uniform(0.2, 1.0) * seconds)
-            kill_all(process)
-        return finish(case, folder) and is_right(folder, expected)
+    def finish(self, command: Sequence[str], folder: pathlib.Path, again: str) -> str:
+        """Lets a run end that was broken; returns what went wrong."""
+        for _ in range(20):
+            code = breaking.Script(command, folder, again).wait(_MOST_SECONDS)
+            # Jobs of a cluster outlive their driver, and this is what the line that they cause says to do.
+            if code != 2 or "is in use by tasks of an earlier run" not in _last_line(folder):
+                break
+        return f"exit code {code}: {_last_line(folder)}" if code else ""
 
-    def kill_workers(self, case: Case, expected: dict[str, list[list[str]]], seconds: float) -> bool:
-        """Kills two workers at random moments of a run that nobody resumes."""
-        folder = self.new_folder()
-        process = start(case.command, folder)
-        killed, deadline = 0, time.monotonic() + 3 * seconds + 60
-        while process.poll() is None and killed < 2 and time.monotonic() < deadline:
-            time.sleep(self.random.uniform(0.05, 0.4) * seconds)
-            if workers := descendants(process.pid, WORKERS[case.launcher]):
-                try:
-                    os.kill(self.random.choice(workers), signal.SIGKILL)
-                    killed += 1
-                except ProcessLookupError:
-                    pass
-        return process.wait(timeout=900) == 0 and is_right(folder, expected)
-
-    def moments(self, case: Case) -> None:
-        """Kills at random moments, whole and workers in turn."""
-        expected, seconds = self.unbroken(case)
-        kinds: dict[str, Callable[..., bool]] = {"kill -9 of everything, --resume": self.kill_whole}
-        if not case.is_single:
-            kinds["kill -9 of two workers"] = self.kill_workers
-        share = -(-self.trials // len(kinds))
-        for how, kill in kinds.items():
-            self.add(case.name, how, [kill(case, expected, seconds) for _ in range(share)])
-
-    def stopped(self, case: Case, number: signal.Signals) -> None:
-        """Asks the driver to stop at a random moment; continues with --resume, on the local pool."""
-        expected, seconds = self.unbroken(case)
-        held = []
-        for _ in range(max(1, self.trials // 5)):
+    def killed(self, case: Case, chance: random.Random, number: int) -> Trial:
+        """Kills the parent, two workers or everything, whichever is the trial's turn."""
+        kind = case.kinds[number % len(case.kinds)]
+        expected, seconds = self.unbroken(case.local)
+        for attempt in range(_ATTEMPTS):
             folder = self.new_folder()
-            process = start(case.command, folder)
-            time.sleep(self.random.uniform(0.3, 0.9) * seconds)
-            os.kill(process.pid, number)
-            code = process.wait(timeout=300)
-            local = [part for part in case.command if not part.startswith(("--launcher", "--slurm", "--tasks"))]
-            held.append(
-                code in (0, 130) and finish(case._replace(command=local), folder) and is_right(folder, expected)
-            )
-        self.add(case.name, f"{number.name}, then --resume on the local pool", held)
+            moments = [breaking.Moment(chance, seconds, case.moments) for _ in range(chance.choice([1, 2]))]
+            if kind == "workers":
+                moments = [breaking.Moment(chance, seconds / 3, case.moments) for _ in range(2)]
+            for moment in moments:
+                for _ in range(attempt):
+                    moment.earlier()
+            broken = self._kill_workers if kind == "workers" else self._kill_and_resume
+            kills, halves, problem = broken(case, folder, moments, chance, kind)
+            problem = problem or breaking.problem(folder, expected)
+            if kills or problem:
+                if not problem:
+                    shutil.rmtree(folder.parent)
+                return Trial(f"{kind}: {'+'.join(moment.kind for moment in moments)}", kills, problem, halves)
+        return Trial(kind, 0, "no kill landed")
 
-    def damaged(self, case: Case) -> None:
-        """Kills a run, damages its checkpoints, and continues."""
-        expected, seconds = self.unbroken(case)
-        for how in ("cut short", "a byte changed", "emptied"):
-            held = []
-            for _ in range(max(1, self.trials // 5)):
-                folder = self.new_folder()
-                for _ in range(10):
-                    process = start(case.command, folder, "--resume")
-                    time.sleep(self.random.uniform(0.4, 0.9) * seconds)
-                    kill_all(process)
-                    if files := sorted(folder.glob("checkpoints/*.npz")):
-                        break
-                file = self.random.choice(files)
-                content = bytearray(file.read_bytes())
-                if how == "a byte changed":
-                    content[self.random.randrange(len(content))] ^= 1 << self.random.randrange(8)
-                file.write_bytes(
-                    content[: len(content) // 2] if how == "cut short" else content * (how != "emptied")
-                )
-                done = finish(case, folder)
-                for aside in folder.glob("checkpoints/*.damaged"):
-                    aside.unlink()
-                held.append(done and is_right(folder, expected))
-            self.add(case.name, f"a checkpoint {how}, --resume", held)
+    def _kill_and_resume(
+        self,
+        case: Case,
+        folder: pathlib.Path,
+        moments: Sequence[breaking.Moment],
+        chance: random.Random,
+        kind: str,
+    ) -> tuple[int, int, str]:
+        kills = halves = 0
+        for moment in moments:
+            script = breaking.Script(case.command, folder, case.again)
+            if not moment.wait(script):
+                continue
+            landed = script.kill(kind, breaking.WORKERS[case.launcher])
+            kills += landed
+            halves += bool(landed and breaking.half_written(folder))
+        return kills, halves, self.finish(case.command, folder, case.again)
 
-    def two_drivers(self, case: Case) -> None:
+    def _kill_workers(
+        self,
+        case: Case,
+        folder: pathlib.Path,
+        moments: Sequence[breaking.Moment],
+        chance: random.Random,
+        kind: str,
+    ) -> tuple[int, int, str]:
+        """Of a run that nobody resumes; it must end by itself."""
+        script = breaking.Script(case.command, folder)
+        kills = halves = 0
+        for moment in moments:
+            if moment.wait(script):
+                before, landed = breaking.half_written(folder), 0
+                while script.poll() is None and not landed:  # between two tasks there may be no worker
+                    landed = script.kill(kind, breaking.WORKERS[case.launcher], chance.choice)
+                kills += landed
+                halves += bool(landed and breaking.half_written(folder) > before)
+        code = script.wait(_MOST_SECONDS)
+        return kills, halves, f"exit code {code}: {_last_line(folder)}" if code else ""
+
+    def stopped(self, case: Case, chance: random.Random, number: signal.Signals) -> Trial:
+        """Asks the driver to stop; continues with --resume, on the local pool."""
+        expected, seconds = self.unbroken(case.local)
+        for attempt in range(_ATTEMPTS):
+            folder, moment = self.new_folder(), breaking.Moment(chance, seconds)
+            for _ in range(attempt):
+                moment.earlier()
+            script = breaking.Script(case.command, folder)
+            if not moment.wait(script):
+                continue
+            os.kill(script.pid, number)
+            code = script.wait(_MOST_SECONDS)
+            if code == 0:  # it was at its end already
+                continue
+            problem = "" if code == 130 else f"exit code {code} after the signal: {_last_line(folder)}"
+            problem = problem or self.finish(case.local, folder, "--resume")
+            return Trial(moment.kind, "", problem or breaking.problem(folder, expected))
+        return Trial("", "", "no signal came before the end")
+
+    def damaged(self, case: Case, chance: random.Random, how: str) -> Trial:
+        """Kills a run, damages a checkpoint, and continues."""
+        expected, seconds = self.unbroken(case.local)
+        for _ in range(_ATTEMPTS):
+            folder, moment = self.new_folder(), breaking.Moment(chance, seconds, ["save"])
+            script = breaking.Script(case.command, folder)
+            kills = script.kill("both", breaking.WORKERS[case.launcher]) if moment.wait(script) else 0
+            files = sorted(folder.glob("checkpoints/*.npz"))
+            if kills and files:
+                break
+        else:
+            return Trial("", 0, "no kill left a checkpoint")
+        file, halves = chance.choice(files), breaking.half_written(folder)
+        content = bytearray(file.read_bytes())
+        if how == "a byte changed":
+            content[chance.randrange(len(content))] ^= 1 << chance.randrange(8)
+        file.write_bytes(content[: len(content) // 2] if how == "cut short" else content * (how != "emptied"))
+        problem = self.finish(case.command, folder, "--resume")
+        for aside in folder.glob("checkpoints/*.damaged"):
+            aside.unlink()
+        return Trial("save", kills, problem or breaking.problem(folder, expected), bool(halves))
+
+    def two_drivers(self, case: Case, chance: random.Random) -> Trial:
         """Starts the same command twice: one is refused in a line that names the other, which ends well."""
-        expected, seconds = self.unbroken(case)
-        held = []
-        for _ in range(max(1, self.trials // 5)):
-            folder = self.new_folder()
-            first = start(case.command, folder)
-            while not (folder / "config.json").exists() and first.poll() is None:
-                time.sleep(0.05)
-            second = start(case.command, folder, "--resume")
-            is_refused = second.wait(timeout=300) == 2
-            said = folder.with_name(f"{folder.name}.log").read_text()
-            is_named = f"is in use by process {first.pid} on " in said
-            held.append(is_refused and is_named and first.wait(timeout=900) == 0 and is_right(folder, expected))
-        self.add(case.name, "two drivers of one folder", held)
+        expected, seconds = self.unbroken(case.local)
+        folder = self.new_folder()
+        first = breaking.Script(case.command, folder)
+        while not (folder / "config.json").exists() and first.poll() is None:
+            time.sleep(0.02)
+        time.sleep(chance.uniform(0, 0.5) * seconds)
+        code = breaking.Script(case.command, folder, "--resume").wait(_MOST_SECONDS)
+        said = breaking.log(folder).read_text()
+        if code != 2 or f"is in use by process {first.pid} on " not in said:
+            return Trial("", "", f"the second driver ended with {code}: {_last_line(folder)}")
+        problem = f"exit code {code}" if (code := first.wait(_MOST_SECONDS)) else ""
+        return Trial("", "", problem or breaking.problem(folder, expected))
 
-    def full_disk(self, case: Case) -> None:
+    def full_disk(self, case: Case, chance: random.Random) -> Trial:
         """Runs on a disk that is too small for checkpoints, then on one with room again."""
-        expected, _ = self.unbroken(case)
-        place = self.folder / "small_disk"
-        place.mkdir(exist_ok=True)
-        mount = ["mount", "-t", "tmpfs", "-o", "size=80k", "tmpfs", str(place)]
-        if subprocess.run(mount, capture_output=True).returncode:
-            print("a full disk was not tried: only root can make a small one", flush=True)
+        expected, _ = self.unbroken(case.local)
+        with _small_disk(self._folder, chance.randint(40, 100)) as place:
+            code = breaking.Script(case.command, place / "run").wait(_MOST_SECONDS)
+            moved = self.new_folder()
+            shutil.copytree(place / "run", moved)
+            said = breaking.log(place / "run").read_text()
+        breaking.log(moved).write_text(said)
+        problem = "" if code in (0, 2) else f"exit code {code} on the full disk: {_last_line(moved)}"
+        problem = problem or self.finish(case.command, moved, "--resume")
+        return Trial(f"first exit code {code}", "", problem or breaking.problem(moved, expected))
+
+
+def _last_line(folder: pathlib.Path) -> str:
+    return (breaking.log(folder).read_text().splitlines() or [""])[-1]
+
+
+@contextlib.contextmanager
+def _small_disk(folder: pathlib.Path, kilobytes: int) -> Any:
+    place = pathlib.Path(tempfile.mkdtemp(dir=folder))
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={kilobytes}k", "tmpfs", str(place)]
+    subprocess.run(mount, check=True, capture_output=True)
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", str(place)], check=False)
+
+
+def can_mount(folder: pathlib.Path) -> bool:
+    """Whether a small disk can be made here, which only root can."""
+    try:
+        with _small_disk(folder, 40):
+            return True
+    except (OSError, subprocess.CalledProcessError):
+        return False
+
+
+class Line(NamedTuple):
+    """A line of the table."""
+
+    case: Case
+    fault: str
+    trials: int
+    run: Callable[[random.Random, int], Trial]
+
+
+def lines(bench: Bench, trials: int, only: str, has_small_disk: bool) -> list[Line]:
+    """All there is to try."""
+    found, few = [], -(-trials // 5)
+    for case in CASES:
+        killed = "killed" if case.kinds == ("parent",) else "parent, two workers, or all killed"
+        found.append(Line(case, f"{killed}, {case.again}", trials, lambda x, i, c=case: bench.killed(c, x, i)))
+    sweeps = [case for case in CASES if case.name.startswith("sweep.py")]
+
+    def add(case: Case, fault: str, function: Callable[..., Trial], *arguments: Any) -> None:
+        found.append(Line(case, fault, few, lambda x, i: function(case, x, *arguments)))
+
+    for case in sweeps:
+        add(case, "SIGTERM, then --resume on the local pool", bench.stopped, signal.SIGTERM)
+    add(sweeps[0], "SIGHUP, then --resume", bench.stopped, signal.SIGHUP)
+    for how in ("cut short", "a byte changed", "emptied"):
+        add(sweeps[0], f"all killed, a checkpoint {how}, --resume", bench.damaged, how)
+    add(sweeps[0], "two drivers of one folder", bench.two_drivers)
+    if has_small_disk:
+        add(sweeps[0], "a full disk, --resume where there is room", bench.full_disk)
+    return [line for line in found if only in f"{line.case.name}, {line.fault}"]
+
+
+class Record:
+    """The trials so far, in a folder if there is one."""
+
+    def __init__(self, folder: str | None, seed: int):
+        from hyperagent_jax.experiment import fingerprint
+        from hyperagent_jax.experiment import run_directory
+
+        self.trials: list[dict[str, str]] = []
+        self._directory = None
+        if folder:
+            settings = {"experiment": "faults", "seed": seed, "grid": GRID}
+            settings["commands"] = {case.name: list(case.command) for case in CASES}
+            self._directory = run_directory.RunDirectory(
+                folder, fingerprint.make(settings), resume=True, overwrite=False
+            )
+            self.trials = self._directory.rows("results")
+
+    def add(self, line: Line, number: int, trial: Trial, seconds: float) -> None:
+        held = not trial.problem
+        values = (
+            line.case.name,
+            line.fault,
+            number,
+            trial.kind,
+            trial.kills,
+            trial.in_a_write,
+            held,
+            trial.problem,
+        )
+        row = dict(zip(FIELDS, (*values, f"{seconds:.1f}"), strict=True))
+        self.trials.append({name: str(value) for name, value in row.items()})
+        if self._directory:
+            self._directory.add("results", FIELDS, row)
+        print(", ".join(f"{name} {value}" for name, value in row.items()), flush=True)
+
+    def of(self, line: Line) -> list[dict[str, str]]:
+        return [row for row in self.trials if (row["what"], row["fault"]) == (line.case.name, line.fault)]
+
+    def table(self, every: Sequence[Line]) -> list[dict[str, Any]]:
+        """A row per line that was tried: trials, kills that landed, of them in a write, and trials that held."""
+        table = []
+        for line in every:
+            if rows := self.of(line):
+                kills = [int(row["kills"]) for row in rows if row["kills"]]
+                counts: dict[str, Any] = {"trials": len(rows), "kills": sum(kills) if kills else ""}
+                counts["in_a_write"] = sum(int(row["in_a_write"]) for row in rows) if kills else ""
+                counts["held"] = sum(row["held"] == "True" for row in rows)
+                table.append({"what": line.case.name, "fault": line.fault, **counts})
+        if self._directory and table:
+            self._directory.write("faults", list(table[0]), table)
+        return table
+
+
+def _prepare(folder: pathlib.Path) -> None:
+    """Imports what scripts would each import, and has them share compiled programs."""
+    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(folder / "cache"))
+    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+    sys.path.insert(0, str(breaking.ROOT))
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(breaking.ROOT), os.environ.get("PYTHONPATH")]))
+    warnings.filterwarnings("ignore", "os.fork", RuntimeWarning)
+    import matplotlib.pyplot  # noqa: F401
+
+    from hyperagent_jax.experiment import base
+    from hyperagent_jax.experiment import driver  # noqa: F401
+
+    for experiment in ("deepsea", "gymnasium", "jax"):
+        base.get(experiment)
+
+
+def _run(bench: Bench, record: Record, every: Sequence[Line], seed: int, seconds: float) -> None:
+    """Runs the trials that are missing, for that long."""
+    begin = time.monotonic()
+    spent: collections.Counter[tuple[str, str]] = collections.Counter()
+    while time.monotonic() - begin < seconds:
+        # Lines have the same time, so that those whose trials are long do not wait for the others' end.
+        waiting = [line for line in every if len(record.of(line)) < line.trials]
+        if not waiting:
             return
-        held = []
-        try:
-            for _ in range(max(1, self.trials // 5)):
-                folder = place / "run"
-                code = start(case.command, folder).wait(timeout=900)
-                said = (place / "run.log").read_text() if (place / "run.log").exists() else ""
-                moved = self.new_folder()
-                shutil.copytree(folder, moved)
-                moved.with_name(f"{moved.name}.log").write_text(said)
-                done = code in (0, 2) and "Traceback" not in said and finish(case, moved)
-                held.append(done and is_right(moved, expected))
-                shutil.rmtree(folder)
-                (place / "run.log").unlink(missing_ok=True)
-        finally:
-            subprocess.run(["umount", str(place)], check=False)
-        self.add(case.name, "a full disk, --resume where there is room", held)
+        line = min(waiting, key=lambda line: spent[line.case.name, line.fault])
+        number, started = len(record.of(line)), time.monotonic()
+        bench.unbroken(line.case.local)  # is not the trial's time
+        begun = time.monotonic()
+        trial = line.run(random.Random(f"{seed} {line.case.name} {line.fault} {number}"), number)
+        spent[line.case.name, line.fault] += time.monotonic() - started
+        record.add(line, number, trial, time.monotonic() - begun)
+        record.table(every)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--trials", type=int, default=20, help="kills of every script and launcher")
-    parser.add_argument("--only", default="", help="part of the names of cases to run")
+    parser.add_argument("--trials", type=int, default=20, help="of every line; a fifth where nothing is random")
+    parser.add_argument("--only", default="", help="part of a line: its script, launcher or fault")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=pathlib.Path, help="file for the table")
+    parser.add_argument("--minutes", type=float, default=1e9, help="after which no trial begins")
+    parser.add_argument("--out", help="folder of results.csv (trials) and faults.csv (the table)")
     arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="hyperagent_jax_faults_") as folder:
-        os.environ["JAX_COMPILATION_CACHE_DIR"] = str(pathlib.Path(folder) / "cache")
-        os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
-        bench = Bench(pathlib.Path(folder), arguments.trials, arguments.seed)
-        heading = "| what | fault | tried | held |\n|---|---|---|---|"
-        print(heading, flush=True)
-        chosen = [case for case in CASES if arguments.only in case.name]
-        for case in chosen:
-            bench.moments(case)
-        sweeps = [case for case in chosen if case.name.startswith("sweep.py")]
-        for case in sweeps:
-            bench.stopped(case, signal.SIGTERM)
-        for case in sweeps[:1]:
-            bench.stopped(case, signal.SIGHUP)
-            bench.damaged(case)
-            bench.two_drivers(case)
-            bench.full_disk(case)
-    if arguments.out:
-        lines = [heading, *(f"| {' | '.join(map(str, row))} |" for row in bench.table)]
-        arguments.out.write_text("\n".join(lines) + "\n")
-    return 0 if all(tried == held for _, _, tried, held in bench.table) else 1
+    begin = time.monotonic()
+    # Not one that deletes itself: scripts that are forked would do so when they end.
+    folder = pathlib.Path(tempfile.mkdtemp(prefix="hyperagent_jax_faults_"))
+    try:
+        _prepare(folder)
+        record = Record(arguments.out, arguments.seed)
+        bench = Bench(folder)
+        every = lines(bench, arguments.trials, arguments.only, can_mount(folder))
+        _run(bench, record, every, arguments.seed, 60 * arguments.minutes)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    table = record.table(every)
+    print("\n| what | fault | trials | kills landed | of them in a write | held |\n|---|---|---|---|---|---|")
+    for row in table:
+        print(f"| {' | '.join(map(str, row.values()))} |")
+    print(f"\n{(time.monotonic() - begin) / 60:.0f} minutes")
+    return 0 if table and all(row["trials"] == row["held"] for row in table) else 1
 
 
 if __name__ == "__main__":

@@ -96,6 +96,21 @@ def test_overwriting_deletes_the_files_of_a_run_and_no_others(tmp_path):
     assert _record(tmp_path)["identity"] == {"config": {"a": 2}}
 
 
+def test_what_a_killed_run_left_half_written_is_deleted_on_resume(tmp_path):
+    _open(tmp_path).close()
+    left = ["config.json", "results.csv", "maps/seed_0.npz", "checkpoints/seed_1.npz"]
+    left = [files.unfinished(tmp_path / name) for name in left]
+    for file in left:
+        file.parent.mkdir(exist_ok=True)
+        file.write_text("half")
+    (tmp_path / "results.csv").write_text("seed,score\n")
+    with pytest.raises(errors.UserError, match="a different configuration"):
+        _open(tmp_path, {"config": {"a": 2}}, resume=True)
+    assert all(file.exists() for file in left)
+    _open(tmp_path, resume=True)
+    assert not list(tmp_path.rglob("*unfinished"))
+
+
 @pytest.mark.parametrize("flags", [{}, {"resume": True}, {"overwrite": True}])
 def test_results_that_nobody_can_vouch_for_are_left_alone(flags, tmp_path):
     (tmp_path / "results.csv").write_text("seed,score\n0,1\n")

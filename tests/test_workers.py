@@ -1,5 +1,6 @@
 """Tasks in processes."""
 
+from contextlib import nullcontext
 import multiprocessing
 import os
 import pathlib
@@ -141,6 +142,34 @@ def test_workers_that_cannot_begin_end_the_run(monkeypatch):
     monkeypatch.setitem(sys.modules, module.__name__, module)
     with pytest.raises(errors.UserError, match=r"a worker process died \(exit code 1\)"):
         workers.run_tasks(module.function, [1, 2, 3], 2, print, lambda task, text: None)
+
+
+class _KilledWhenRead:
+    """A function that kills the process that unpickles it, as many times as its file has bytes."""
+
+    def __init__(self, path):
+        self.path = str(path)
+
+    def __reduce__(self):
+        return _double_unless_killed, (self.path,)
+
+
+def _double_unless_killed(path):
+    file = pathlib.Path(path)
+    if left := file.read_text():
+        file.write_text(left[1:])
+        os.kill(os.getpid(), signal.SIGKILL)
+    return _double
+
+
+@pytest.mark.parametrize("kills, is_over", [(1, False), (2, True)])
+def test_workers_that_are_killed_while_they_import_are_replaced(tmp_path, monkeypatch, kills, is_over):
+    monkeypatch.setattr(workers, "_MOST_EARLY_KILLS", 1)
+    (tmp_path / "kills").write_text("x" * kills)
+    seen = []
+    with pytest.raises(errors.UserError, match=r"died \(exit code -9\) before it") if is_over else nullcontext():
+        workers.run_tasks(_KilledWhenRead(tmp_path / "kills"), [1, 2], 1, seen.append, print, isolate=True)
+    assert sorted(seen) == ([] if is_over else [2, 4])
 
 
 def _queue(*tasks, retries=0):

@@ -65,6 +65,8 @@ class RunDirectory:
                 record["resumed"] = [*record.get("resumed", []), origin]
         with files.replacing(self._config) as f:
             f.write(json.dumps(record, indent=2) + "\n")
+        for folder in (self.path, self.path / "maps", self.path / "checkpoints"):  # nobody else writes there now
+            files.delete_unfinished(folder)
 
     def _check_ownership(self) -> None:
         """Rejects a folder with files of other programs; deletes the config.json of a run without results."""

@@ -18,6 +18,8 @@ from hyperagent_jax.experiment import launching
 
 # Signals that a terminal or Slurm sends to all processes; only the parent handles them.
 _PARENTS = tuple(number for number in launching.STOP_SIGNALS if number != signal.SIGTERM)
+# Workers that may be killed while they still import; on a machine short of memory that would never end.
+_MOST_EARLY_KILLS = 10
 
 
 def _end_with_parent() -> None:
@@ -166,6 +168,7 @@ class _Pool:
         self._function, self._num_workers, self._seconds_to_save = function, num_workers, seconds_to_save
         self._queue, self._failures, self._on_event, self._should_stop = queue, failures, on_event, should_stop
         self._workers: dict[Any, _Worker] = {}  # by connection
+        self._early_kills = 0
 
     def _is_stopping(self) -> bool:
         return bool(self._failures.message) or self._should_stop()
@@ -207,7 +210,9 @@ class _Pool:
                         if task is not None and not self._is_stopping():
                             failures.lose(task, died)
                         if self._queue and not self._is_stopping():
-                            if worker.has_begun:
+                            is_killed = content is not None and content < 0
+                            self._early_kills += is_killed and not worker.has_begun
+                            if worker.has_begun or (is_killed and self._early_kills <= _MOST_EARLY_KILLS):
                                 start()
                             elif not workers:  # a new one would die, too
                                 failures.message = f"a worker {died} before it could start"
