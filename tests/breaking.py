@@ -1,4 +1,4 @@
-"""Starts scripts, kills their processes at chosen moments, and counts the kills that landed; for tests/faults.py."""
+"""Starts scripts, kills their processes at chosen moments and counts the kills; tests/faults.py uses it."""
 
 import atexit
 from collections.abc import Callable, Sequence
@@ -209,7 +209,7 @@ def rows(folder: pathlib.Path) -> Rows:
 
 
 def problem(folder: pathlib.Path, expected: Rows) -> str:
-    """What is wrong with a folder: other rows than the unbroken run's, another order, leftovers; blank if nothing."""
+    """What is wrong with a folder, next to an unbroken run: rows, their order, leftovers; blank if nothing."""
     found = rows(folder)
     for name, table in expected.items():
         if (ours := found.get(name, [])) != table:

@@ -1,9 +1,10 @@
 """Breaks runs on purpose and compares what they end in with an unbroken run: `make test-faults`.
 
-Every script and every launcher is killed with -9 at random moments, while it saves among them: the parent, workers,
-or both. A trial in which no kill landed is repeated with an earlier moment. Files are damaged, a disk is filled, and
-two drivers are let loose on one folder. Rows must be those of an unbroken run in all columns but times, each once, in
-the same order, with nothing left over. With --out the trials are kept, and the same command continues after the last.
+Every script and every launcher is killed with -9 at random moments, while it saves among them: the parent,
+workers, or both. A trial in which no kill landed is repeated with an earlier moment. Files are damaged, a disk
+is filled, and two drivers are let loose on one folder. Rows must be those of an unbroken run in all columns but
+times, each once, in the same order, with nothing left over. With --out the trials are kept, and the same
+command continues after the last.
 """
 
 import argparse
@@ -29,7 +30,8 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import breaking  # isort: skip
 
 LEARNER = ["--agent=ddqn", "--hidden_sizes=8", "--batch_size=8"]
-SCRIPT = ["--num_seeds=2", "--num_workers=2", "--noprogress", "--checkpoint_seconds=0"]
+COMMON = ["--noprogress", "--checkpoint_seconds=0"]
+SCRIPT = ["--num_seeds=2", *COMMON]
 GRID = {
     "agent": "ddqn",
     "size": [4, 5],
@@ -42,7 +44,7 @@ GRID = {
     "solved_return": 2,
     "replay_capacity": 400,
 }
-SWEEP = ["sweep.py", f"--grid={json.dumps(GRID)}", "--num_workers=2", "--noprogress", "--checkpoint_seconds=0"]
+SWEEP = ["sweep.py", f"--grid={json.dumps(GRID)}", *COMMON]
 SLURM = ["--launcher=slurm", "--slurm_cluster=local", "--tasks_per_job=3"]
 FIELDS = ("what", "fault", "trial", "kind", "kills", "in_a_write", "held", "problem", "seconds")
 # A moment that was not reached is brought forward this often before the trial counts as one that did not hold.
@@ -56,14 +58,23 @@ class Case(NamedTuple):
     name: str
     command: Sequence[str]
     launcher: str = "local"
+    has_worker: bool = False  # also where one task runs at a time
     kinds: Sequence[str] = ("parent", "workers", "both")
     moments: Sequence[str] = ("time", "save", "row")
     again: str = "--resume"  # what continues it
 
     @property
     def local(self) -> list[str]:
-        """The same on the local pool."""
-        return [part for part in self.command if not part.startswith(("--launcher", "--slurm", "--tasks"))]
+        """The same on the local pool, one run at a time."""
+        local = [part for part in self.command if not part.startswith(("--launcher", "--slurm", "--tasks"))]
+        return [*local, *(["--num_workers=1"] if self.kinds != ("parent",) else [])]
+
+    def of(self, kind: str) -> "Case":
+        """The case with as many workers as it takes to kill them, or else the script alone, which is sooner done."""
+        if self.kinds == ("parent",):
+            return self
+        number = 1 if kind == "parent" and not self.has_worker else 2
+        return self._replace(command=[*self.command, f"--num_workers={number}"])
 
 
 CASES = [
@@ -74,7 +85,7 @@ CASES = [
     Case("run_jax.py, 2 seeds", ["run_jax.py", *LEARNER, "--env=explore/mountain_car", "--steps=3000",
                                  "--eval_every=300", "--eval_episodes=1", *SCRIPT]),
     Case("run_bsuite.py, 2 ids", ["run_bsuite.py", *LEARNER, "--bsuite_id=catch/0,bandit/0", "--max_episodes=100",
-                                  "--min_replay=50", *SCRIPT[1:]]),
+                                  "--min_replay=50", *COMMON]),
     Case("run_atari.py, 2 seeds", ["run_atari.py", "--game=Pong", "--agent=ddqn", "--hidden_sizes=8",
                                    "--steps=120", "--num_envs=2", "--eval_every=40", "--eval_episodes=1",
                                    "--final_eval_episodes=1", "--max_frames=120", "--batch_size=2",
@@ -82,9 +93,9 @@ CASES = [
     # It has no checkpoints and no workers: what was killed is run again.
     Case("run_tabular.py", ["run_tabular.py", "posterior", "--num_updates=500", "--num_transitions=20"],
          kinds=("parent",), moments=("time", "row"), again="--overwrite"),
-    Case("sweep.py, 12 runs, local", SWEEP),
-    Case("sweep.py, 12 runs, Ray", [*SWEEP, "--launcher=ray"], "ray"),
-    Case("sweep.py, 12 runs, submitit", [*SWEEP, *SLURM], "slurm"),
+    Case("sweep.py, 12 runs, local", SWEEP, has_worker=True),
+    Case("sweep.py, 12 runs, Ray", [*SWEEP, "--launcher=ray"], "ray", has_worker=True),
+    Case("sweep.py, 12 runs, submitit", [*SWEEP, *SLURM], "slurm", has_worker=True),
 ]  # fmt: skip
 
 
@@ -109,15 +120,13 @@ class Bench:
         return pathlib.Path(tempfile.mkdtemp(dir=self._folder)) / "run"
 
     def unbroken(self, command: Sequence[str]) -> tuple[breaking.Rows, float]:
-        """Rows and seconds of a run that nobody disturbs; the first one compiles, the second is timed."""
+        """Rows and seconds of a run that nobody disturbs."""
         if (key := tuple(command)) not in self._unbroken:
-            for _ in range(2):
-                folder, begin = self.new_folder(), time.monotonic()
-                if breaking.Script(command, folder).wait(_MOST_SECONDS):
-                    raise SystemExit(f"{command[0]} fails unbroken: {breaking.log(folder).read_text()}")
-                found, seconds = breaking.rows(folder), time.monotonic() - begin
-                shutil.rmtree(folder.parent)
-            self._unbroken[key] = found, seconds
+            folder, begin = self.new_folder(), time.monotonic()
+            if breaking.Script(command, folder).wait(_MOST_SECONDS):
+                raise SystemExit(f"{command[0]} fails unbroken: {breaking.log(folder).read_text()}")
+            self._unbroken[key] = breaking.rows(folder), time.monotonic() - begin
+            shutil.rmtree(folder.parent)
         return self._unbroken[key]
 
     def finish(self, command: Sequence[str], folder: pathlib.Path, again: str) -> str:
@@ -142,7 +151,7 @@ class Bench:
                 for _ in range(attempt):
                     moment.earlier()
             broken = self._kill_workers if kind == "workers" else self._kill_and_resume
-            kills, halves, problem = broken(case, folder, moments, chance, kind)
+            kills, halves, problem = broken(case.of(kind), folder, moments, chance, kind)
             problem = problem or breaking.problem(folder, expected)
             if kills or problem:
                 if not problem:
@@ -192,6 +201,7 @@ class Bench:
     def stopped(self, case: Case, chance: random.Random, number: signal.Signals) -> Trial:
         """Asks the driver to stop; continues with --resume, on the local pool."""
         expected, seconds = self.unbroken(case.local)
+        local, case = case.local, case.of("workers")
         for attempt in range(_ATTEMPTS):
             folder, moment = self.new_folder(), breaking.Moment(chance, seconds)
             for _ in range(attempt):
@@ -204,13 +214,14 @@ class Bench:
             if code == 0:  # it was at its end already
                 continue
             problem = "" if code == 130 else f"exit code {code} after the signal: {_last_line(folder)}"
-            problem = problem or self.finish(case.local, folder, "--resume")
+            problem = problem or self.finish(local, folder, "--resume")
             return Trial(moment.kind, "", problem or breaking.problem(folder, expected))
         return Trial("", "", "no signal came before the end")
 
     def damaged(self, case: Case, chance: random.Random, how: str) -> Trial:
         """Kills a run, damages a checkpoint, and continues."""
         expected, seconds = self.unbroken(case.local)
+        case = case.of("workers")
         for _ in range(_ATTEMPTS):
             folder, moment = self.new_folder(), breaking.Moment(chance, seconds, ["save"])
             script = breaking.Script(case.command, folder)
@@ -233,7 +244,7 @@ class Bench:
     def two_drivers(self, case: Case, chance: random.Random) -> Trial:
         """Starts the same command twice: one is refused in a line that names the other, which ends well."""
         expected, seconds = self.unbroken(case.local)
-        folder = self.new_folder()
+        case, folder = case.of("workers"), self.new_folder()
         first = breaking.Script(case.command, folder)
         while not (folder / "config.json").exists() and first.poll() is None:
             time.sleep(0.02)
@@ -248,6 +259,7 @@ class Bench:
     def full_disk(self, case: Case, chance: random.Random) -> Trial:
         """Runs on a disk that is too small for checkpoints, then on one with room again."""
         expected, _ = self.unbroken(case.local)
+        case = case.of("workers")
         with _small_disk(self._folder, chance.randint(40, 100)) as place:
             code = breaking.Script(case.command, place / "run").wait(_MOST_SECONDS)
             moved = self.new_folder()

@@ -1,8 +1,12 @@
 """Tasks as jobs of several: on a cluster in this process, with submitit on this machine, and with Ray."""
 
+import contextlib
+from importlib.util import find_spec
 import os
 import pathlib
 import signal
+import subprocess
+import sys
 
 import pytest
 
@@ -125,26 +129,33 @@ def test_failures_are_rows_or_the_end(tmp_path):
         _run(Fake(keep_going=False), _works(tmp_path, bad=(), c1=()))
 
 
-def _settings(tmp_path, address=None):
+def _settings(tmp_path, address, environment):
     root = str(pathlib.Path(__file__).parents[1])
     path = os.pathsep.join([root, str(pathlib.Path(__file__).parent)])
     # Of a job of submitit's that died only the rows on disk tell what it had done, and these tasks have none.
     size = 1 if address else 2
-    return launching.ClusterSettings(str(tmp_path), address, tasks_per_job=size, environment={"PYTHONPATH": path})
+    environment = {"PYTHONPATH": path, **dict(environment)}
+    return launching.ClusterSettings(str(tmp_path), address, tasks_per_job=size, environment=environment)
 
 
-def _check_launcher(module, tmp_path, address, monkeypatch):
+def _check_launcher(name, tmp_path, address, monkeypatch, environment=(), on_event=lambda: None):
     monkeypatch.delenv("PYTHONPATH", raising=False)  # the launcher sets it
     (tmp_path / "tasks").mkdir()
     works = _works(tmp_path / "tasks", a1=(), a2=(1,), a3=(2,), bad=())
     seen, lost, failures = [], [], []
-    assert module.run_tasks(
+    settings = _settings(tmp_path, address, environment)
+
+    def note(event):
+        seen.append(event)
+        on_event()
+
+    assert launching.load(name, settings.environment).run_tasks(
         work,
         works,
         2,
-        seen.append,
+        note,
         lambda task, text: failures.append((task.name, text)),
-        settings=_settings(tmp_path, address),
+        settings=settings,
         group=lambda task: task.name[0],
         seconds_to_save=20.0,
         retries=1,
@@ -154,13 +165,74 @@ def _check_launcher(module, tmp_path, address, monkeypatch):
     assert sorted(lost) == ["a2", "a3"] and failures == [("bad", "UserError: this one is bad")]
 
 
+@pytest.mark.skipif(not find_spec("submitit"), reason="needs submitit")
+def test_jobs_of_submitit_in_this_process(tmp_path):
+    """Its executor for debugging starts nothing, so this costs little; processes that die are a slow test."""
+    works, seen, failures = _works(tmp_path, a1=(), a2=(), bad=(), b1=()), [], []
+    on_slurm = launching.load("on_slurm", {})
+    settings = launching.ClusterSettings(str(tmp_path), "debug", tasks_per_job=2)
+    on_failure = lambda task, text: failures.append((task.name, text))  # noqa: E731
+    options = {"group": lambda task: task.name[0], "seconds_to_save": 5.0, "retries": 1, "on_lost": print}
+    assert on_slurm.run_tasks(work, works, 2, seen.append, on_failure, settings=settings, **options)
+    assert sorted(seen) == [(name, "xxxx") for name in ("a1", "a2", "b1")]
+    assert failures == [("bad", "UserError: this one is bad")]
+
+
 @pytest.mark.slow
+@pytest.mark.skipif(not find_spec("submitit"), reason="needs submitit")
 def test_submitit_on_this_machine(tmp_path, monkeypatch):
-    on_slurm = pytest.importorskip("hyperagent_jax.experiment.on_slurm")
-    _check_launcher(on_slurm, tmp_path, "local", monkeypatch)
+    _check_launcher("on_slurm", tmp_path, "local", monkeypatch)
+
+
+def _listening():
+    """Addresses at which processes that this one started listen, as /proc has them."""
+    parents, sockets, addresses = {}, {}, {}
+    for entry in pathlib.Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+                for descriptor in (entry / "fd").iterdir():
+                    with contextlib.suppress(OSError):
+                        sockets.setdefault(int(entry.name), set()).add(os.readlink(descriptor))
+    for table in ("tcp", "tcp6"):
+        for line in pathlib.Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == "0A":
+                addresses[f"socket:[{fields[9]}]"] = fields[1].partition(":")[0]
+    found = set()
+    for pid, own in sockets.items():
+        ancestor = pid
+        while ancestor in parents and ancestor != os.getpid():
+            ancestor = parents[ancestor]
+        if ancestor == os.getpid():
+            found |= {addresses[one] for one in own if one in addresses}
+    return found
+
+
+# Starting a Ray takes some ten seconds of a core: too much for the fast tests.
+@pytest.mark.slow
+@pytest.mark.skipif(not find_spec("ray"), reason="needs ray")
+def test_ray_on_this_machine_which_no_other_reaches(tmp_path, monkeypatch):
+    for name in launching.RAY_ON_LOOPBACK:
+        monkeypatch.delenv(name, raising=False)
+    addresses = set()
+    _check_launcher(
+        "on_ray", tmp_path, None, monkeypatch, launching.RAY_ON_LOOPBACK, lambda: addresses.update(_listening())
+    )
+    # 127.0.0.1, as such and as an address of IPv6.
+    assert addresses and addresses <= {"0100007F", "0000000000000000FFFF00000100007F"}
 
 
 @pytest.mark.slow
-def test_ray_on_this_machine(tmp_path, monkeypatch):
-    on_ray = pytest.importorskip("hyperagent_jax.experiment.on_ray")
-    _check_launcher(on_ray, tmp_path, None, monkeypatch)
+@pytest.mark.skipif(not find_spec("ray"), reason="needs ray")
+def test_a_ray_that_others_could_reach_is_not_started(tmp_path):
+    code = f"""
+from hyperagent_jax.experiment import launching
+settings = launching.ClusterSettings({str(tmp_path)!r})
+launching.load("on_ray", {{}}).run_tasks(print, [0], 1, print, print, settings=settings)
+"""
+    environment = {**os.environ, "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=120
+    )
+    assert "UserError: a Ray started here would be open to other machines" in done.stderr

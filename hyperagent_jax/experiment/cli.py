@@ -81,6 +81,7 @@ def cluster_settings(folder: str) -> launching.ClusterSettings:
             raise errors.UserError(f"--slurm_options={option} must have the form name=value")
         options[name.strip().replace("-", "_").removeprefix("slurm_")] = value
     root = str(pathlib.Path(__file__).resolve().parents[2])
+    starts_ray = values.launcher == "ray" and not values.ray_address
     return launching.ClusterSettings(
         folder=str(pathlib.Path(folder).resolve()),
         address=values.ray_address if values.launcher == "ray" else values.slurm_cluster,
@@ -94,6 +95,7 @@ def cluster_settings(folder: str) -> launching.ClusterSettings:
             # As in `experiments/common.py`; the tasks of a clone run that clone, installed or not.
             **{name: os.environ[name] for name in ("NPROC", "TF_CPP_MIN_LOG_LEVEL") if name in os.environ},
             "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")])),
+            **(launching.RAY_ON_LOOPBACK if starts_ray else {}),
         },
     )
 

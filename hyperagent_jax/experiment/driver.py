@@ -1,9 +1,8 @@
 """The driver of all experiments: plans tasks from flags, executes plans, shows progress and writes rows."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 import dataclasses
 import functools
-import importlib
 import math
 import pathlib
 import re
@@ -236,6 +235,7 @@ def _launch(
 ) -> bool:
     """Runs tasks with the launcher that the flags select; returns whether all of them ran."""
     launcher = cli.launcher()
+    environment: Mapping[str, str] = {}
     if launcher == "devices":
         own: dict[str, Any] = {}
     elif launcher == "local":
@@ -243,11 +243,10 @@ def _launch(
         own = {"isolate": plan.records_failures and jax.default_backend() == "cpu"}
     else:
         settings = cli.cluster_settings(plan.logdir)
-        own = {"settings": settings}
+        own, environment = {"settings": settings}, settings.environment
         # Other hosts may start in a different working directory.
         tasks = [dataclasses.replace(task, folder=settings.folder) for task in tasks]
-    module = importlib.import_module(f"hyperagent_jax.experiment.{cli.LAUNCHERS[launcher]}")
-    return module.run_tasks(
+    return launching.load(cli.LAUNCHERS[launcher], environment).run_tasks(
         run_task,
         tasks,
         num_workers,

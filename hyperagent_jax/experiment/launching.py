@@ -7,6 +7,7 @@ import collections
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import contextlib
 import dataclasses
+import importlib
 import os
 import signal
 import time
@@ -23,7 +24,18 @@ TaskFunction = Callable[[Any, Callable[[Any], None], Callable[[], bool]], bool |
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 # Most tasks of a job by default: a job takes seconds to start, and a lost job should not lose many tasks.
 _LARGEST_JOB = 50
+# Gives a Ray that is started here the loopback address: whoever reaches a Ray can run anything on it. Its option
+# `_node_ip_address` is not enough: Ray replaces 127.0.0.1 by the host's address, and with 127.0.0.2 one port still
+# listens on all interfaces.
+RAY_ON_LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 _LOST = "{}; --resume continues from its checkpoint"
+
+
+def load(module: str, environment: Mapping[str, str]) -> Any:
+    """Imports the module of a launcher, whose library may read the environment when it is imported."""
+    for name, value in environment.items():
+        os.environ.setdefault(name, value)
+    return importlib.import_module(f"hyperagent_jax.experiment.{module}")
 
 
 @contextlib.contextmanager
@@ -182,7 +194,7 @@ class ClusterSettings:
         most_jobs: maximum number of concurrent jobs; None for as many as the cluster accepts.
         minutes: time limit of a Slurm job.
         options: additional Slurm settings by name.
-        environment: environment variables of the jobs.
+        environment: environment variables of the jobs and of the cluster's library.
     """
 
     folder: str

@@ -1,11 +1,11 @@
 """Runs tasks on a Ray cluster, or on a local Ray started for the run: `--launcher=ray`."""
 
 from collections.abc import Callable, Iterator, Sequence
+import ipaddress
 import logging
 import os
 import time
 from typing import Any
-from unittest import mock
 import warnings
 
 from hyperagent_jax import errors
@@ -16,8 +16,6 @@ with errors.optional_library("ray", "ray"):
 
 # Least time between two messages of a job.
 _MESSAGE_SECONDS = 0.5
-# A local Ray must be reachable from this machine only: whoever can reach Ray can run any code on it.
-_LOOPBACK = "127.0.0.1"
 
 
 class _Mailbox:
@@ -144,8 +142,6 @@ def _start(num_workers: int, settings: launching.ClusterSettings) -> None:
     """Connects to the cluster, or starts a Ray that only this machine can reach."""
     os.environ.setdefault("RAY_DISABLE_IMPORT_WARNING", "1")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # else Ray hides all devices
-    for name, value in settings.environment.items():
-        os.environ.setdefault(name, value)
     common: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
     # Ray starts programs, and jax warns of every fork, although an exec follows immediately.
     warnings.filterwarnings("ignore", "os.fork", RuntimeWarning)
@@ -154,15 +150,13 @@ def _start(num_workers: int, settings: launching.ClusterSettings) -> None:
             environment = {"env_vars": dict(settings.environment)}
             ray.init(settings.address, runtime_env=environment, **common)
         else:
-            # Ray replaces the loopback address with the host's own, and would listen on all interfaces.
-            with mock.patch("ray._private.services.resolve_ip_for_localhost", lambda host: host):
-                ray.init(
-                    "local",
-                    num_cpus=max(1, round(num_workers * settings.cpus_per_task)),
-                    include_dashboard=False,
-                    _node_ip_address=_LOOPBACK,
-                    **common,
+            if not ipaddress.ip_address(ray.util.get_node_ip_address()).is_loopback:
+                raise errors.UserError(
+                    "a Ray started here would be open to other machines: leave RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER "
+                    "unset, and do not import ray before, or start a Ray yourself and give --ray_address"
                 )
+            cpus = max(1, round(num_workers * settings.cpus_per_task))
+            ray.init("local", num_cpus=cpus, include_dashboard=False, **common)
     except (ConnectionError, RuntimeError, ValueError, TimeoutError, OSError) as error:
         place = f"--ray_address={settings.address}" if settings.address else "a local Ray"
         raise errors.UserError(f"cannot connect to {place}: {launching.describe(error)}") from error

@@ -155,8 +155,6 @@ def run_tasks(
     """Runs all tasks as Slurm jobs; see `workers.run_tasks`."""
     if not tasks:
         return True
-    for name, value in settings.environment.items():
-        os.environ.setdefault(name, value)  # inherited by jobs
     is_local = settings.address == "local"
     slots = num_workers if is_local else settings.most_jobs or 100
     return launching.run_on_cluster(
