@@ -20,6 +20,7 @@ WORKERS = {"local": "spawn_main", "ray": "ray::_run", "slurm": "submitit.core._s
 # In the environment of all processes that a script starts.
 _MARK = "HYPERAGENT_JAX_FAULTS"
 Rows = dict[str, list[list[str]]]
+_RUNNING: dict[int, "Script"] = {}
 
 
 class Script:
@@ -34,7 +35,9 @@ class Script:
         script, *arguments = command
         self._ended_at: float | None = None
         self.pid = os.fork()
+        _RUNNING[self.pid] = self
         if not self.pid:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
             self._become(ROOT / "experiments" / script, [*arguments, f"--logdir={folder}", *more])
 
     def _become(self, script: pathlib.Path, arguments: Sequence[str]) -> None:
@@ -67,6 +70,7 @@ class Script:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
             if pid:
                 self.code = os.waitstatus_to_exitcode(status)
+                del _RUNNING[self.pid]
         return self.code
 
     def wait(self, timeout: float) -> int | None:
@@ -132,6 +136,12 @@ def _kill(pid: int) -> int:
     while _is_alive(pid):
         time.sleep(0.005)
     return 1
+
+
+def end_all() -> None:
+    """Kills the scripts that still run."""
+    for script in list(_RUNNING.values()):
+        script.kill("both", "")
 
 
 def log(folder: pathlib.Path) -> pathlib.Path:

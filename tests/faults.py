@@ -70,7 +70,7 @@ class Case(NamedTuple):
         return [*local, *(["--num_workers=1"] if self.kinds != ("parent",) else [])]
 
     def of(self, kind: str) -> "Case":
-        """The case with as many workers as it takes to kill them, or else the script alone, which is sooner done."""
+        """The case with as many workers as it takes to kill them, or the script alone, which is sooner done."""
         if self.kinds == ("parent",):
             return self
         number = 1 if kind == "parent" and not self.has_worker else 2
@@ -134,7 +134,7 @@ class Bench:
         for _ in range(20):
             code = breaking.Script(command, folder, again).wait(_MOST_SECONDS)
             # Jobs of a cluster outlive their driver, and this is what the line that they cause says to do.
-            if code != 2 or "is in use by tasks of an earlier run" not in _last_line(folder):
+            if code != 2 or "in use by tasks of an earlier run" not in _last_line(folder):
                 break
         return f"exit code {code}: {_last_line(folder)}" if code else ""
 
@@ -423,6 +423,7 @@ def main() -> int:
     parser.add_argument("--out", help="folder of results.csv (trials) and faults.csv (the table)")
     arguments = parser.parse_args()
     begin = time.monotonic()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     # Not one that deletes itself: scripts that are forked would do so when they end.
     folder = pathlib.Path(tempfile.mkdtemp(prefix="hyperagent_jax_faults_"))
     try:
@@ -432,6 +433,7 @@ def main() -> int:
         every = lines(bench, arguments.trials, arguments.only, can_mount(folder))
         _run(bench, record, every, arguments.seed, 60 * arguments.minutes)
     finally:
+        breaking.end_all()
         shutil.rmtree(folder, ignore_errors=True)
     table = record.table(every)
     print("\n| what | fault | trials | kills landed | of them in a write | held |\n|---|---|---|---|---|---|")
