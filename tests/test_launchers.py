@@ -223,6 +223,32 @@ def test_ray_on_this_machine_which_no_other_reaches(tmp_path, monkeypatch):
     assert addresses and addresses <= {"0100007F", "0000000000000000FFFF00000100007F"}
 
 
+@pytest.mark.skipif(not find_spec("ray"), reason="needs ray")
+def test_what_ends_the_start_of_ray(tmp_path, monkeypatch):
+    """A node that does not start in time is one line; SIGTERM, which Ray answers itself, is like Ctrl-C."""
+    on_ray = launching.load("on_ray", {})
+    settings = launching.ClusterSettings(str(tmp_path), "10.0.0.1:6379")
+    before = signal.getsignal(signal.SIGTERM)
+    late, ended = Exception("The node timed out.\nMore"), SystemExit(15)
+    for raised, expected, message in (
+        (
+            late,
+            errors.UserError,
+            "^cannot connect to --ray_address=10.0.0.1:6379: Exception: The node timed out.$",
+        ),
+        (ended, KeyboardInterrupt, ""),
+    ):
+
+        def init(*_, raised=raised, **__):
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            raise raised
+
+        monkeypatch.setattr(on_ray.ray, "init", init)
+        with pytest.raises(expected, match=message):
+            on_ray.run_tasks(work, [1], 1, print, None, settings=settings)
+        assert signal.getsignal(signal.SIGTERM) is before
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not find_spec("ray"), reason="needs ray")
 def test_a_ray_that_others_could_reach_is_not_started(tmp_path):

@@ -211,16 +211,16 @@ def test_an_exception_is_described_in_one_line():
     assert launching.describe(MemoryError()) == "MemoryError"
 
 
-def test_an_error_of_the_caller_ends_the_workers():
+def test_an_error_of_the_caller_ends_the_workers(capfd):
     def on_event(event):
         raise OSError("disk full")
 
-    begin = time.monotonic()
     with pytest.raises(OSError, match="disk full"):
         workers.run_tasks(_double, [1, 2, 3, 4], 2, on_event)
     for process in multiprocessing.active_children():
-        process.join(20)
-    assert not multiprocessing.active_children() and time.monotonic() - begin < 40
+        process.join(240)
+    assert not multiprocessing.active_children()
+    assert "Traceback" not in capfd.readouterr().err  # of a connection that was reset
 
 
 def test_workers_end_when_their_parent_is_killed():

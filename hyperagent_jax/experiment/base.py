@@ -191,7 +191,10 @@ class Experiment(abc.ABC):
         index_dim = getattr(config, "index_dim", 1)
         batch = getattr(config, "batch_size", 1) * max(widest, num_indices * index_dim)
         evaluated = task.protocol.eval_episodes * widest if self.evaluates_together else 0
-        return 4 * max(batch, evaluated, getattr(config, "num_ois", 1) * index_dim)
+        drawn = getattr(config, "batch_size", 1) * getattr(
+            config, "updates_per_step", 1
+        )  # random numbers of a step
+        return 4 * max(batch, evaluated, drawn, getattr(config, "num_ois", 1) * index_dim)
 
     @abc.abstractmethod
     def header(self, task: Task) -> str:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 import ipaddress
 import logging
 import os
+import signal
 import time
 from typing import Any
 import warnings
@@ -145,6 +146,7 @@ def _start(num_workers: int, settings: launching.ClusterSettings) -> None:
     common: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
     # Ray starts programs, and jax warns of every fork, although an exec follows immediately.
     warnings.filterwarnings("ignore", "os.fork", RuntimeWarning)
+    handler = signal.getsignal(signal.SIGTERM)  # Ray has its own, which ends the process
     try:
         if settings.address:
             environment = {"env_vars": dict(settings.environment)}
@@ -157,9 +159,15 @@ def _start(num_workers: int, settings: launching.ClusterSettings) -> None:
                 )
             cpus = max(1, round(num_workers * settings.cpus_per_task))
             ray.init("local", num_cpus=cpus, include_dashboard=False, **common)
-    except (ConnectionError, RuntimeError, ValueError, TimeoutError, OSError) as error:
+    except errors.UserError:
+        raise
+    except SystemExit as error:
+        raise KeyboardInterrupt from error
+    except Exception as error:  # of a node that does not start in time Ray raises just that
         place = f"--ray_address={settings.address}" if settings.address else "a local Ray"
         raise errors.UserError(f"cannot connect to {place}: {launching.describe(error)}") from error
+    finally:
+        signal.signal(signal.SIGTERM, handler)
 
 
 def run_tasks(

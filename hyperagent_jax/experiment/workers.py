@@ -40,13 +40,13 @@ def _work(function: launching.TaskFunction, connection: connection_lib.Connectio
     def send(kind: str, content: Any = None) -> None:
         try:
             connection.send((kind, content))
-        except BrokenPipeError:
+        except ConnectionError:
             os._exit(1)  # the parent is dead or has given up
 
     def receive() -> Any:
         try:
             return connection.recv()
-        except EOFError:
+        except (EOFError, ConnectionError):  # a reset if the parent left something unread
             return None
 
     with launching.stop_signal(signal.SIGTERM) as should_stop:
@@ -86,7 +86,7 @@ class _Worker:
         self.task = task
         try:
             self.connection.send(task)
-        except BrokenPipeError:
+        except ConnectionError:
             pass  # it died; reading from the pipe will show that
 
     def take(self) -> tuple[str, Any]:

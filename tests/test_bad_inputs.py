@@ -1,0 +1,100 @@
+"""Flags that once ended in a traceback, or in no answer at all: refused in one line, or accepted, at once.
+
+Tabular experiments, grids and files are in test_bad_settings.py and test_file_properties.py.
+"""
+
+from absl import flags
+import pytest
+
+from hyperagent_jax import errors
+from hyperagent_jax import host_memory
+from hyperagent_jax.experiment import base
+from hyperagent_jax.experiment import cli
+from hyperagent_jax.experiment import driver
+
+MEMORY = r"the run needs [\d.]+ GB of memory and 8.00 GB are free: lower --replay_capacity"
+# Script, flags, and the line that refuses them; blank if they are legal.
+INPUTS = [
+    ("deepsea", "--hidden_sizes=1000000000", MEMORY),
+    ("deepsea", "--num_ois=1000000000", MEMORY),
+    ("deepsea", "--index_dim=1000000000", MEMORY),
+    ("deepsea", "--batch_size=1000000000", MEMORY),
+    ("deepsea", "--eval_episodes=1000000000", MEMORY),
+    ("deepsea", "--updates_per_step=1000000000", MEMORY),
+    ("deepsea", "--num_indices=1000000000 --loss=sampled", MEMORY),
+    ("deepsea", "--runner=loop --index_dim=1000000000", MEMORY),
+    ("deepsea", "--size=100000", MEMORY),
+    ("deepsea", "--size=1000000000", "--max_episodes must be at most 2 at this size"),
+    ("deepsea", "--max_episodes=1000000000000", "--max_episodes must be at most 107374182 at this size"),
+    ("deepsea", "--replay_capacity=1000000000000000000", ""),
+    ("deepsea", "--eval_every=1000000000000000", ""),
+    ("deepsea", "--perturbation_distribution=coordinate", ""),
+    ("deepsea", "--recent_fraction=1", ""),
+    ("deepsea", "--num_workers=1000000", ""),
+    ("deepsea", "--checkpoint_seconds=inf", ""),
+    ("deepsea", "--target_period=1000000000000", "--target_period must be between 1 and 2147483647, got 10+$"),
+    ("deepsea", "--min_replay=1000000000000", "--min_replay must be between 0 and 2147483647, got 10+$"),
+    ("deepsea", "--n_step=1000000000", "--n_step must be between 1 and 1000, got 1000000000$"),
+    ("deepsea", "--learning_rate=inf", "--learning_rate must be finite, got inf"),
+    ("deepsea", "--sigma=inf", "--sigma must be finite, got inf"),
+    ("deepsea", "--prior_scale=inf", "--prior_scale must be finite, got inf"),
+    ("deepsea", "--discount=nan", "--discount must be between 0 and 1, got nan"),
+    ("deepsea", "--num_seeds=1000000000", "--num_seeds=1000000000: 1000000000 is not an integer in the range"),
+    ("deepsea", "--hidden_sizes=", r"--hidden_sizes must be one or more positive widths, got \(\)"),
+    ("atari", "--game=Pong --recent_fraction=0.5", ""),
+    ("atari", "--game=Pong --checkpoint_seconds=inf", ""),
+    ("atari", "--game=Pong --steps=1000000000000000", ""),
+    ("atari", "--game=Pong --hidden_sizes=1000000000", MEMORY),
+    ("atari", "--game=Pong --num_envs=1000000000", "a replay of 1000000000 environments needs at least as many"),
+    ("atari", "--game=Pong --replay_capacity=1000000000000", MEMORY),
+    ("bsuite", "--bsuite_id=catch/0 --replay_capacity=1000000000000000000", ""),
+    ("bsuite", "--bsuite_id=catch/0 --num_ois=1000000000", MEMORY),
+]
+SCRIPTS = ("deepsea", "atari", "bsuite")
+
+
+@pytest.fixture(scope="module")
+def flags_of():
+    """The flags of scripts, each with a set of its own."""
+    values = {}
+    with pytest.MonkeyPatch.context() as patch:
+        originals = {name: getattr(flags, name) for name in dir(flags) if name.startswith("DEFINE_")}
+        for script in SCRIPTS:
+            own = values[script] = flags.FlagValues()
+            for name, define in originals.items():
+                patch.setattr(
+                    flags, name, lambda *a, _f=define, _own=own, **k: _f(*a, **{**k, "flag_values": _own})
+                )
+            patch.setattr(driver.config_lib.define_flags, "__defaults__", (own,))
+            patch.setattr(
+                driver.config_lib,
+                "_DEFINE",
+                {bool: flags.DEFINE_bool, int: flags.DEFINE_integer, float: flags.DEFINE_float},
+            )
+            patch.setattr(flags, "adopt_module_key_flags", lambda module: None)
+            driver.define_flags(base.get(script))
+    return values
+
+
+@pytest.mark.parametrize("script, given, message", INPUTS)
+def test_settings_of_scripts(script, given, message, flags_of, monkeypatch):
+    values = flags_of[script]
+    values.unparse_flags()
+    for name in values:
+        values[name].unparse()
+    for module in (driver, flags, cli.flags):
+        monkeypatch.setattr(module, "FLAGS", values)
+    monkeypatch.setattr(host_memory, "available_bytes", lambda: 8 * 10**9)
+
+    def check():
+        values(["script", *given.split()])
+        plan = driver.plan_from_flags(base.get(script))
+        driver._check(plan)
+        assert min(cli.num_workers(), len(plan.tasks)) == 1
+
+    if not message:
+        check()
+        return
+    with pytest.raises((errors.UserError, flags.Error), match=message) as refused:
+        check()
+    assert len(str(refused.value).splitlines()) == 1
