@@ -33,7 +33,7 @@ def unfinished(path: pathlib.Path) -> pathlib.Path:
 
 
 def delete_unfinished(folder: pathlib.Path, name: str = "") -> None:
-    """Deletes temporary files that any process left behind while writing that file of a folder, or any of its files."""
+    """Deletes temporary files that any process left behind, of that file in a folder or of all its files."""
     with contextlib.suppress(OSError):
         for file in folder.iterdir():
             if file.name.startswith(f"{name}." if name else "") and file.name.endswith(_UNFINISHED):

@@ -12,7 +12,7 @@ from hyperagent_jax.experiment import base
 from hyperagent_jax.experiment import cli
 from hyperagent_jax.experiment import driver
 
-MEMORY = r"the run needs [\d.]+ GB of memory and 8.00 GB are free: lower --replay_capacity"
+MEMORY = r"the run needs [\d.]+ GB of memory, but 8.00 GB are free: lower --replay_capacity"
 # Script, flags, and the line that refuses them; blank if they are legal.
 INPUTS = [
     ("deepsea", "--hidden_sizes=1000000000", MEMORY),
