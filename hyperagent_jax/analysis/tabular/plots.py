@@ -218,4 +218,5 @@ def chain(file: style.File, tables: dict[str, list[dict]], config: Any) -> None:
             label = f"state; return {float(score['sample']):.2f} sampled, {float(score['mean']):.2f} mean"
             axis.set(ylim=(-0.06, 0.1), xlabel=label, title=variant)
             axis.title.set_fontsize(10)
+            axis.xaxis.label.set_fontsize(9)
         style.legend_of(axes.flat[0].figure, axes.flat[0].get_legend_handles_labels()[0])
