@@ -166,10 +166,10 @@ class Moment:
         self._number = chance.randint(1, 8)  # of saves or of rows
         self._delay = chance.uniform(0.0, 0.02)
 
-    def earlier(self) -> None:
+    def earlier(self, times: int) -> None:
         """Brings the moment forward."""
-        self._seconds *= 0.6
-        self._number = max(1, self._number // 2)
+        self._seconds *= 0.6**times
+        self._number = max(1, self._number >> times)
 
     def wait(self, script: Script) -> bool:
         """Waits for the moment; returns whether the script lived to see it."""

@@ -111,8 +111,8 @@ class Trial(NamedTuple):
 class Bench:
     """The place where runs are broken."""
 
-    def __init__(self, folder: pathlib.Path):
-        self._folder = folder
+    def __init__(self, folder: pathlib.Path, kinds: Sequence[str]):
+        self._folder, self._kinds = folder, kinds
         self._unbroken: dict[tuple[str, ...], tuple[breaking.Rows, float]] = {}
 
     def new_folder(self) -> pathlib.Path:
@@ -138,18 +138,21 @@ class Bench:
                 break
         return f"exit code {code}: {_last_line(folder)}" if code else ""
 
+    def kinds_of(self, case: Case) -> list[str]:
+        """Whom to kill in turn."""
+        return [kind for kind in case.kinds if kind in self._kinds]
+
     def killed(self, case: Case, chance: random.Random, number: int) -> Trial:
         """Kills the parent, two workers or everything, whichever is the trial's turn."""
-        kind = case.kinds[number % len(case.kinds)]
+        kinds = self.kinds_of(case)
+        kind = kinds[number % len(kinds)]
         expected, seconds = self.unbroken(case.local)
         for attempt in range(_ATTEMPTS):
             folder = self.new_folder()
-            moments = [breaking.Moment(chance, seconds, case.moments) for _ in range(chance.choice([1, 2]))]
-            if kind == "workers":
-                moments = [breaking.Moment(chance, seconds / 3, case.moments) for _ in range(2)]
+            number, limit = (2, seconds / 3) if kind == "workers" else (chance.choice([1, 2]), seconds)
+            moments = [breaking.Moment(chance, limit, case.moments) for _ in range(number)]
             for moment in moments:
-                for _ in range(attempt):
-                    moment.earlier()
+                moment.earlier(attempt)
             broken = self._kill_workers if kind == "workers" else self._kill_and_resume
             kills, halves, problem = broken(case.of(kind), folder, moments, chance, kind)
             problem = problem or breaking.problem(folder, expected)
@@ -204,8 +207,7 @@ class Bench:
         local, case = case.local, case.of("workers")
         for attempt in range(_ATTEMPTS):
             folder, moment = self.new_folder(), breaking.Moment(chance, seconds)
-            for _ in range(attempt):
-                moment.earlier()
+            moment.earlier(attempt)
             script = breaking.Script(case.command, folder)
             if not moment.wait(script):
                 continue
@@ -307,7 +309,7 @@ class Line(NamedTuple):
 def lines(bench: Bench, trials: int, only: str, has_small_disk: bool) -> list[Line]:
     """All there is to try."""
     found, few = [], -(-trials // 5)
-    for case in CASES:
+    for case in filter(bench.kinds_of, CASES):
         killed = "killed" if case.kinds == ("parent",) else "parent, two workers, or all killed"
         found.append(Line(case, f"{killed}, {case.again}", trials, lambda x, i, c=case: bench.killed(c, x, i)))
     sweeps = [case for case in CASES if case.name.startswith("sweep.py")]
@@ -418,6 +420,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--trials", type=int, default=20, help="of every line; a fifth where nothing is random")
     parser.add_argument("--only", default="", help="part of a line: its script, launcher or fault")
+    parser.add_argument("--kinds", default="parent,workers,both", help="whom to kill, in turn")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--minutes", type=float, default=1e9, help="after which no trial begins")
     parser.add_argument("--out", help="folder of results.csv (trials) and faults.csv (the table)")
@@ -429,7 +432,7 @@ def main() -> int:
     try:
         _prepare(folder)
         record = Record(arguments.out, arguments.seed)
-        bench = Bench(folder)
+        bench = Bench(folder, arguments.kinds.split(","))
         every = lines(bench, arguments.trials, arguments.only, can_mount(folder))
         _run(bench, record, every, arguments.seed, 60 * arguments.minutes)
     finally:

@@ -240,15 +240,25 @@ def test_workers_end_when_their_parent_is_killed():
     assert rest == "" and parent.returncode == -signal.SIGKILL
 
 
-@pytest.mark.parametrize("num_workers", [1, 2])
-def test_sigterm_lets_tasks_save(num_workers):
+@pytest.mark.parametrize("num_workers, number", [(1, signal.SIGTERM), (2, signal.SIGTERM), (1, signal.SIGHUP)])
+def test_signals_let_tasks_save(num_workers, number):
     seen = []
 
     def on_event(event):
         seen.append(event)
         if seen == ["started"] * num_workers:
-            threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGTERM)).start()
+            threading.Timer(0.1, os.kill, (os.getpid(), number)).start()
 
     assert not workers.run_tasks(_wait_for_stop, [0, 1], num_workers, on_event)
     saved = sorted(event for event in seen if event != "started")
     assert saved == [("saved", task, True) for task in range(num_workers)]
+
+
+def test_a_lost_terminal_does_not_stop_what_nohup_started():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with launching.stop_signal(*launching.STOP_SIGNALS) as should_stop:
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert not should_stop() and signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)

@@ -1,0 +1,54 @@
+"""The fault test itself: what it counts, what it takes for broken, and its main trial."""
+
+import csv
+import pathlib
+import subprocess
+import sys
+
+import breaking
+import pytest
+
+ROWS = {"results.csv": [["0", "1.5"], ["1", "2.5"]]}
+
+
+@pytest.mark.parametrize(
+    "table, left, said, problem",
+    [
+        ("seed,seconds,score\n0,7,1.5\n1,8,2.5\n", "", "", ""),
+        ("seed,seconds,score\n1,7,2.5\n0,8,1.5\n", "", "", "results.csv: order of rows"),
+        ("seed,seconds,score\n0,7,1.5\n0,7,1.5\n", "", "", "results.csv: other values"),
+        ("seed,seconds,score\n0,7,1.5\n1,8,2.5\n1,8,2.5\n", "", "", "results.csv: 3 rows of 2"),
+        ("seed,seconds,score\n0,7,1.5\n1,8,2.5\n", "checkpoints/a.npz", "", "left over: a.npz"),
+        ("seed,seconds,score\n0,7,1.5\n1,8,2.5\n", "maps/a.npz.x.unfinished", "", "left over: a.npz.x.unfinished"),
+        ("seed,seconds,score\n0,7,1.5\n1,8,2.5\n", "rows/a.jsonl", "", "left over: a.jsonl"),
+        ("seed,seconds,score\n0,7,1.5\n1,8,2.5\n", "", "Traceback (most", "a traceback"),
+    ],
+)
+def test_what_counts_as_broken(table, left, said, problem, tmp_path):
+    folder = tmp_path / "run"
+    for name, text in {"results.csv": table, **({left: ""} if left else {})}.items():
+        (folder / name).parent.mkdir(exist_ok=True, parents=True)
+        (folder / name).write_text(text)
+    breaking.log(folder).write_text(said)
+    assert breaking.problem(folder, ROWS) == problem
+
+
+def test_only_kills_that_landed_are_counted():
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    assert breaking._kill(process.pid) == 1
+    assert breaking._kill(process.pid) == 0  # not waited for yet, but dead
+    assert process.wait() == -9
+    assert breaking._kill(process.pid) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("launcher", ["local", "Ray", "submitit"])
+def test_twelve_runs_of_two_workers_that_are_both_killed(launcher, tmp_path):
+    """Rows equal an unbroken run on the local pool, each once, in order; nothing is resumed by hand."""
+    only = f"--only=sweep.py, 12 runs, {launcher}, parent"
+    command = [sys.executable, "faults.py", only, "--kinds=workers", "--trials=1", f"--out={tmp_path / 'out'}"]
+    done = subprocess.run(command, cwd=pathlib.Path(__file__).parent, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    with open(tmp_path / "out" / "results.csv", newline="") as f:
+        (trial,) = csv.DictReader(f)
+    assert (trial["kills"], trial["held"]) == ("2", "True"), trial
