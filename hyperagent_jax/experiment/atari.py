@@ -1,6 +1,6 @@
 """The paper's Atari protocol: train, evaluate periodically, keep the best parameters, evaluate them at the end."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 import contextlib
 import dataclasses
 import pathlib
@@ -22,10 +22,12 @@ from hyperagent_jax.agents import policy
 from hyperagent_jax.environments import atari
 from hyperagent_jax.environments import video
 from hyperagent_jax.experiment import base
+from hyperagent_jax.experiment import distributed
 from hyperagent_jax.experiment import run_context
 from hyperagent_jax.experiment import run_directory
 from hyperagent_jax.runners import core
 from hyperagent_jax.runners import evaluate
+from hyperagent_jax.runners import shared
 from hyperagent_jax.runners import vector
 
 # Environments that run in parallel in an evaluation.
@@ -34,7 +36,7 @@ _EVALUATED_TOGETHER = 10
 _RECORDED_STEPS = 1_800
 # Memory of a process besides its replay and learner: libraries, emulators and compiled programs.
 _PROGRAM_BYTES = 800_000_000
-_TRAINING, _EVALUATION, _FINAL, _RECORDING = range(4)
+_TRAINING, _EVALUATION, _FINAL, RECORDING = range(4)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,8 +84,8 @@ class Protocol:
 
 
 @dataclasses.dataclass(frozen=True)
-class Options:
-    """Which settings to use, and which outputs to write.
+class Options(distributed.Options):
+    """Which settings and devices to use, and which outputs to write.
 
     Attributes:
         preset: settings of the "paper", of its "released" code (whose learning rate and regularisation differ),
@@ -97,6 +99,8 @@ class Options:
     data_parallel: bool = False
 
     def __post_init__(self) -> None:
+        if self.data_parallel and self.distributed:
+            raise ValueError("distributed uses all devices of all processes: leave out data_parallel")
         if self.preset not in presets.PRESETS:
             raise ValueError(f"preset must be one of {', '.join(presets.PRESETS)}, got {self.preset!r}")
 
@@ -115,18 +119,40 @@ def make_agent(task: base.Task) -> agents.Agent:
 
 def num_bytes(task: base.Task) -> dict[str, int]:
     """Returns the memory of replay and learner without allocating it; rejects an impossible replay."""
-    agent = make_agent(task)
-    settings = vector.replay_settings(agent, task.protocol.num_envs, atari.STACK_SHAPE)
+    agent, num_envs = make_agent(task), task.protocol.num_envs
+    if task.options.distributed:
+        size = _num_processes(task)
+        agent, num_envs = shared.part_of(agent, size), num_envs // size
+    settings = vector.replay_settings(agent, num_envs, atari.STACK_SHAPE)
     settings.check()
     learner = jax.eval_shape(agent.learner.init, jax.random.key(0))
     return {"replay": settings.num_bytes(), "learner": core.num_bytes(learner)}
 
 
-def _environment(task: base.Task, purpose: int, number: int, num_envs: int, **settings: Any) -> atari.Atari:
+def _num_processes(task: base.Task) -> int:
+    """The number of processes that run the task together; refuses what they cannot share."""
+    group = distributed.current()
+    if group is None:
+        raise ValueError("distributed is for run_atari.py itself, not for sweeps")
+    if task.protocol.asynchronous:
+        raise ValueError("distributed processes play in lock-step: leave out asynchronous")
+    for name, value, count in (
+        ("num_envs", task.protocol.num_envs, group.size),
+        ("batch_size", task.config.batch_size, group.mesh.size),
+    ):
+        if value % count:
+            what = "processes" if name == "num_envs" else "devices of all processes"
+            raise ValueError(f"{name}={value} cannot be shared by {count} {what}: use a multiple of it")
+    return group.size
+
+
+def _environment(
+    task: base.Task, purpose: int, number: int, num_envs: int, part: tuple[int, ...] = (), **settings: Any
+) -> atari.Atari:
     return atari.Atari(
         task.protocol.game,
         num_envs,
-        (task.seeds[0], purpose, number),
+        (task.seeds[0], purpose, number, *part),
         fires_after_life=task.protocol.eval_fire,
         max_frames=task.protocol.max_frames,
         **settings,
@@ -147,8 +173,17 @@ def make_runner(task: base.Task, restarts: int = 0) -> vector.VectorRunner:
     return vector.VectorRunner(agent, environment, task.seeds[0], mesh)
 
 
+def make_shared_runner(task: base.Task, group: distributed.Group, ballot: shared.Ballot) -> shared.SharedRunner:
+    """Makes the share of environments and replay of one of several processes, and the agent of all."""
+    num_envs = task.protocol.num_envs // group.size
+    environment = _environment(task, _TRAINING, 0, num_envs, (group.rank,), is_training=True)
+    return shared.SharedRunner(make_agent(task), environment, task.seeds[0], group, ballot)
+
+
 class Run:
     """One run in progress."""
+
+    part: tuple[int, ...] = ()  # numbers that tell this process's games from those of others
 
     def __init__(self, task: base.Task, runner: vector.VectorRunner, context: run_context.RunContext):
         self.task, self.runner, self.context = task, runner, context
@@ -163,7 +198,7 @@ class Run:
         is_repeated = not self.task.protocol.asynchronous
         how = "replaying its recorded actions up to the checkpoint" if is_repeated else "resumes with new episodes"
         self.context.note(f"{self.label}: {how}")
-        if not self.runner.restore(self.notes["runner"], self.context.load, self.context.should_stop):
+        if not self.runner.restore(self.notes["runner"], self.context.load, self.context.wants_to_stop):
             return False
         file = best_file(self.task)
         if file.exists():  # possibly newer than the checkpoint; it is kept all the same
@@ -203,16 +238,23 @@ class Run:
         """Returns the scores of complete episodes, or None if the user asked to stop."""
         now, num_envs = self.runner.interactions, min(num_episodes, _EVALUATED_TOGETHER)
         key = types.fold_in_tag(jax.random.key(self.task.seeds[0]), "evaluation")
-        key = jax.random.fold_in(jax.random.fold_in(key, purpose), now)
-        options.setdefault("should_stop", self.context.should_stop)
-        with contextlib.closing(_environment(self.task, purpose, now, num_envs, is_training=False)) as environment:
+        for number in (purpose, now, *self.part):
+            key = jax.random.fold_in(key, number)
+        options.setdefault("should_stop", self.context.wants_to_stop)
+        games = _environment(self.task, purpose, now, num_envs, self.part, is_training=False)
+        with contextlib.closing(games) as environment:
             return self.evaluate(variables, environment, num_episodes, key, **options)
+
+    def keep_best(self, params: types.Params) -> None:
+        """Writes the best parameters so far."""
+        facts = {"best": self.notes["best"], "fingerprint": self.task.fingerprint().settings}
+        checkpoint.save(best_file(self.task), params, facts)
 
     def evaluate_and_report(self) -> bool:
         """Evaluates, keeps the best parameters and reports; returns False if the user asked to stop."""
         runner, task, context = self.runner, self.task, self.context
         self.check_loss()
-        variables = runner.agent.learner.variables(runner.learner)
+        variables = runner.variables
         scores = self.play(variables, _EVALUATION, task.protocol.eval_episodes)
         if scores is None:
             return False
@@ -220,13 +262,12 @@ class Run:
         score = float(np.mean(scores))
         if "best" not in self.notes or score > self.notes["best"]["score"]:
             self.notes["best"] = {"score": score, "interactions": runner.interactions}
-            facts = {"best": self.notes["best"], "fingerprint": task.fingerprint().settings}
-            checkpoint.save(best_file(task), variables.params, facts)
+            self.keep_best(variables.params)
         row = {
             "game": task.protocol.game,
             "seed": task.seeds[0],
             "interactions": runner.interactions,
-            "games": runner.games,
+            "games": runner.count_games(),
             "train_score": results.ratio(sum(totals.scores), len(totals.scores)),
             "eval_score": results.number(score),
             "loss": results.ratio(totals.loss, totals.updates),
@@ -249,7 +290,7 @@ class Run:
     def finish(self) -> None:
         """Evaluates the best parameters and reports the result, unless the user asks to stop."""
         task, runner, context = self.task, self.runner, self.context
-        variables = runner.agent.learner.variables(runner.learner)
+        variables = runner.variables
         variables = variables._replace(params=checkpoint.load(best_file(task), variables.params))
         scores = self.play(variables, _FINAL, task.protocol.final_eval_episodes)
         if scores is None:
@@ -262,7 +303,7 @@ class Run:
             "best_interactions": best["interactions"],
             "best_eval_score": results.number(best["score"]),
             "interactions": runner.interactions,
-            "games": runner.games,
+            "games": runner.count_games(),
             "num_params": agents.count_params(runner.agent),
             "train_seconds": round(seconds, 1),
             "interactions_per_second": round(runner.interactions / seconds, 1),
@@ -279,7 +320,7 @@ class Run:
         task = self.task
         screen = atari.Screen(
             task.protocol.game,
-            (task.seeds[0], _RECORDING, self.runner.interactions),
+            (task.seeds[0], RECORDING, self.runner.interactions),
             fires_after_life=task.protocol.eval_fire,
             max_frames=task.protocol.max_frames,
         )
@@ -291,7 +332,7 @@ class Run:
 
         with contextlib.closing(screen):
             self.play(
-                variables, _RECORDING, 1, should_stop=lambda: len(pictures) > _RECORDED_STEPS, on_step=on_step
+                variables, RECORDING, 1, should_stop=lambda: len(pictures) > _RECORDED_STEPS, on_step=on_step
             )
         video.write_gif(str(pathlib.Path(task.folder) / f"{task.name}.gif"), pictures)
 
@@ -312,6 +353,7 @@ class Atari(base.Experiment):
     )  # fmt: skip
     curve_fields = ("game", "seed", "interactions", "games", "train_score", "eval_score", "loss", "seconds")
     checkpoint_seconds = 600.0  # checkpoints hold the replay, up to gigabytes
+    identity_defaults = {"num_processes": 1}
 
     def configs(self, options: Options | None = None) -> dict[str, Any]:
         return presets.configs(options.preset if options else "paper")
@@ -331,7 +373,8 @@ class Atari(base.Experiment):
     def identity(self, task: base.Task) -> dict[str, Any]:
         identity = super().identity(task)
         del identity["protocol"]["game"]  # a folder may hold any number of games
-        return {**identity, "preset": task.options.preset}
+        group = distributed.current()
+        return {**identity, "preset": task.options.preset, "num_processes": group.size if group else 1}
 
     def num_bytes(self, task: base.Task) -> int:
         if task.options.record_video:
@@ -348,7 +391,22 @@ class Atari(base.Experiment):
             f"sticky actions, at most {protocol.max_frames:,} frames"
         )
 
+    def context(
+        self, task: base.Task, report: Callable[[base.Event], None], should_stop: Callable[[], bool]
+    ) -> run_context.RunContext:
+        if (group := distributed.current()) is None:
+            return super().context(task, report, should_stop)
+        from hyperagent_jax.experiment import shared_atari
+
+        return shared_atari.Context(task, report, should_stop, group)
+
     def run(self, task: base.Task, context: run_context.RunContext) -> None:
+        if (group := distributed.current()) is not None:
+            from hyperagent_jax.experiment import shared_atari
+
+            assert isinstance(context, shared_atari.Context)  # `context` made it
+            shared_atari.run(task, group, context)
+            return
         notes = context.progress.notes
         notes["restarts"] = notes.get("restarts", 0) + (context.is_resumed and task.protocol.asynchronous)
         with contextlib.closing(make_runner(task, notes["restarts"])) as runner:

@@ -1,7 +1,7 @@
 """Defines experiments, their tasks, the events that tasks report, and the plan that the driver executes."""
 
 import abc
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 import dataclasses
 import hashlib
 import importlib
@@ -47,6 +47,7 @@ class Task:
     folder: str = ""  # the run directory; empty for a task that writes no files
     checkpoint_seconds: float = 60.0
     is_cell: bool = False  # part of a sweep: its files are named after all columns, and it writes no maps
+    rank: int = 0  # number of the process, if several run the task together
 
     @property
     def name(self) -> str:
@@ -63,8 +64,9 @@ class Task:
 
     @property
     def checkpoint(self) -> pathlib.Path:
-        """The task's checkpoint file."""
-        return pathlib.Path(self.folder) / "checkpoints" / f"{self.name}.npz"
+        """The task's checkpoint file; each of several processes has its own."""
+        own = f"_process_{self.rank}" if self.rank else ""
+        return pathlib.Path(self.folder) / "checkpoints" / f"{self.name}{own}.npz"
 
     def columns_of(self, seed: int) -> dict[str, str]:
         """Returns the columns that identify a seed's row."""
@@ -129,6 +131,7 @@ class Experiment(abc.ABC):
         unit: unit of progress.
         logdir: default folder of results within logs/.
         checkpoint_seconds: default time between checkpoints.
+        identity_defaults: what `identity` has that older versions did not record, and what they did.
     """
 
     name: str
@@ -146,6 +149,7 @@ class Experiment(abc.ABC):
     unit: str = "step"
     logdir: str = "{experiment}_{problem}_{agent}"
     checkpoint_seconds: float = 60.0
+    identity_defaults: Mapping[str, Any] = {}
 
     def configs(self, options: Any = None) -> dict[str, Any]:
         """Returns the config classes of the supported agents, by name."""
@@ -227,6 +231,14 @@ class Experiment(abc.ABC):
         scores = [float(row[self.score]) for row in rows if row[self.score] != ""]
         average = results.ratio(sum(scores), len(scores))
         return {self.scored: f"{len(scores)} of {len(rows)}", self.score: str(average)}
+
+    def context(
+        self, task: Task, report: Callable[[Event], None], should_stop: Callable[[], bool]
+    ) -> "run_context.RunContext":
+        """Returns the surroundings of a task that is about to run."""
+        from hyperagent_jax.experiment import run_context
+
+        return run_context.RunContext(task, report, should_stop)
 
     def draw(  # noqa: B027  (without curves there is nothing to draw)
         self, path: pathlib.Path, directory: "run_directory.RunDirectory", task: Task

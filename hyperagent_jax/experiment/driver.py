@@ -20,6 +20,7 @@ from hyperagent_jax import types
 from hyperagent_jax.experiment import base
 from hyperagent_jax.experiment import cli
 from hyperagent_jax.experiment import display as display_lib
+from hyperagent_jax.experiment import distributed
 from hyperagent_jax.experiment import fingerprint as fingerprint_lib
 from hyperagent_jax.experiment import launching
 from hyperagent_jax.experiment import lock
@@ -27,6 +28,7 @@ from hyperagent_jax.experiment import run_context
 from hyperagent_jax.experiment import run_directory
 from hyperagent_jax.experiment import tables as tables_lib
 from hyperagent_jax.experiment import tensorboard
+from hyperagent_jax.experiment import workers
 
 FLAGS = flags.FLAGS
 # The speed of a slow disk: runs that are stopped need enough time to save their state.
@@ -92,6 +94,7 @@ def plan_from_flags(experiment: base.Experiment) -> base.Plan:
         ]
     identity = experiment.identity(tasks[0])
     shared = fingerprint_lib.make(identity, config=tasks[0].config, protocol=tasks[0].protocol)
+    shared.defaults.update(experiment.identity_defaults)
     return base.Plan(experiment, tuple(tasks), logdir, shared, experiment.key_fields)
 
 
@@ -109,7 +112,7 @@ def run_task(task: base.Task, report: Callable[[base.Event], None], should_stop:
     num_bytes = len(task.seeds) * _num_bytes(dataclasses.replace(task, seeds=(0,)))
     host_memory.require(num_bytes, "the run", _SMALLER)
     with lock.shared(task.folder):
-        context = run_context.RunContext(task, report, should_stop)
+        context = experiment.context(task, report, should_stop)
         try:
             experiment.run(task, context)
         except errors.UserError:
@@ -234,6 +237,9 @@ def _launch(
     plan: base.Plan, tasks: Sequence[base.Task], num_workers: int, num_bytes: int, display: display_lib.Display
 ) -> bool:
     """Runs tasks with the launcher that the flags select; returns whether all of them ran."""
+    if (group := distributed.current()) is not None:
+        function = distributed.leading(group, plan.tasks, run_task)
+        return workers.run_tasks(function, tasks, 1, display.on_event)
     launcher = cli.launcher()
     environment: Mapping[str, str] = {}
     if launcher == "devices":
@@ -267,7 +273,7 @@ def execute(plan: base.Plan) -> int:
         raise errors.UserError("--checkpoint_seconds must be a number, got nan")
     cli.require_backend()
     num_bytes, largest, refused = _check(plan, FLAGS.launcher == "local")
-    num_workers = min(cli.num_workers(), len(plan.tasks))
+    num_workers = 1 if distributed.current() else min(cli.num_workers(), len(plan.tasks))
     if cli.launcher() in ("local", "devices"):  # elsewhere each task checks the memory of its host
         host_memory.require(
             num_workers * num_bytes + (num_workers - 1) * _PROCESS_BYTES,
@@ -328,7 +334,29 @@ def execute(plan: base.Plan) -> int:
     return 130
 
 
+def _execute_together(experiment: base.Experiment, options: distributed.Options) -> int:
+    """Runs the plan of the flags as one of several processes; process 0 has the files."""
+    for name, given in (("launcher", FLAGS.launcher != "local"), ("num_workers", FLAGS.num_workers)):
+        if given:
+            raise errors.UserError(f"--distributed and --{name}={FLAGS[name].value} exclude each other: give one")
+    with distributed.joined(options) as group:
+        plan = plan_from_flags(experiment)
+        tasks = [dataclasses.replace(task, checkpoint_seconds=FLAGS.checkpoint_seconds) for task in plan.tasks]
+        group.require_same(repr([dataclasses.replace(task, options=None) for task in tasks]))
+        if group.rank:
+            distributed.follow(group, tasks, run_task)
+        group.exit_code = execute(plan)
+        return group.exit_code
+
+
 def main(experiment: base.Experiment) -> None:
     """Runs the script of an experiment."""
     define_flags(experiment)
-    cli.run(lambda: execute(plan_from_flags(experiment)))
+
+    def run() -> int:
+        options = config_lib.from_flags("options", {"options": experiment.options_class}, FLAGS)
+        if isinstance(options, distributed.Options) and options.distributed:
+            return _execute_together(experiment, options)
+        return execute(plan_from_flags(experiment))
+
+    cli.run(run)

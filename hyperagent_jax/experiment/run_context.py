@@ -62,14 +62,14 @@ class RunContext:
         They may never have been written to a file. The receiver skips those that it already has.
         """
         self.task = task
-        self.should_stop = should_stop
+        self.should_stop = self.wants_to_stop = should_stop  # the second need not be the same in all processes
         self.progress = Progress()
         self.has_trained = False  # in this process
         self._said_at: float | None = None
         self._report = report
         self._fingerprint = task.fingerprint()
         self._saved_at = self._reported_at = time.monotonic()
-        self._file, remark = checkpoint.newest(task.checkpoint) if task.folder else (None, "")
+        self._file, remark = self._find() if task.folder else (None, "")
         self.is_resumed = self._file is not None
         if remark:
             self.note(remark)
@@ -83,6 +83,10 @@ class RunContext:
                 self._send("curve", seed, row=row, reached=row["interactions"])
             for seed_text, row in self.progress.results.items():
                 self._send("result", int(seed_text), row=row)
+
+    def _find(self) -> tuple[pathlib.Path | None, str]:
+        """The checkpoint to continue from, and a line for the user."""
+        return checkpoint.newest(self.task.checkpoint)
 
     def _send(self, kind: str, seed: int, **content: Any) -> None:
         self._report(base.Event(kind, self.task.name, seed, **content))

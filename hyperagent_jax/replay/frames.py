@@ -221,9 +221,9 @@ class FrameReplay:
         self._counts[0] += len(places)
 
     @staticmethod
-    def draw(seed: int, number: int, batch_size: int) -> np.ndarray:
-        """Returns the random bits of sample number `number`."""
-        return np.random.default_rng((seed, number)).integers(0, 2**32, batch_size, dtype=np.uint32)
+    def draw(seed: int, number: int, batch_size: int, *part: int) -> np.ndarray:
+        """Returns the random bits of sample number `number`; `part` separates replays that share a seed."""
+        return np.random.default_rng((seed, number, *part)).integers(0, 2**32, batch_size, dtype=np.uint32)
 
     def sample(self, bits: np.ndarray) -> tuple[types.Batch, np.ndarray]:
         """Samples a batch with replacement; also returns the numbers of its transitions, in order of addition."""

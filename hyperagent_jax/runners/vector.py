@@ -149,6 +149,7 @@ class VectorRunner:
         environment: environments_base.FrameEnvironment,
         seed: int,
         mesh: jax.sharding.Mesh | None = None,
+        part: int | None = None,
     ):
         """Creates a runner.
 
@@ -157,18 +158,23 @@ class VectorRunner:
             environment: its environments.
             seed: seed of the run.
             mesh: devices to split every batch over, from `sharding.batch_mesh`; None for the default device.
+            part: number of this runner among those that share one learner, which act and sample with random
+                numbers of their own; None if it is the only one.
         """
         self.agent = agent
         self.environment = environment
         self.replay = frames_lib.FrameReplay(replay_settings(agent, environment.num_envs, environment.stack_shape))
-        self._seed = seed
+        self._seeds: tuple[int, ...] = (seed,)
         self._is_synchronous = environment.batch_size == environment.num_envs
         key = jax.random.key(seed)
         self._key = prng.hash_key(types.fold_in_tag(key, "run"))
+        self._act_key = self._key
+        if part is not None:
+            self._seeds, self._act_key = (seed, part), jax.random.fold_in(self._key, part)
         self.learner = jax.jit(agent.learner.init)(types.fold_in_tag(key, "learner"))
         self._indices = jax.jit(
             lambda: jax.vmap(agent.actor.init)(
-                jax.random.split(types.fold_in_tag(self._key, "actor"), environment.num_envs)
+                jax.random.split(types.fold_in_tag(self._act_key, "actor"), environment.num_envs)
             )
         )()
         self._loss = jnp.zeros(())
@@ -208,7 +214,7 @@ class VectorRunner:
         self._indices, *outputs = self._act(
             self.learner,
             self._indices,
-            self._key,
+            self._act_key,
             step.observations,
             step.env_ids,
             step.is_first,
@@ -216,24 +222,39 @@ class VectorRunner:
             self.agent.config.random_start and self.interactions < self.agent.config.min_replay,
         )
         actions, priors, perturbations = map(np.asarray, outputs)  # waits for all updates so far
+        actions = self._decide(actions)
         self._apply_priorities()
         self.environment.send(actions, step.env_ids)
         if self._is_synchronous:
             self._log.extend(actions.astype(np.uint8).tobytes())
         self.rounds += 1
         self.replay.add(step, actions, priors, perturbations)
-        self._learn()
         # An action sent to an environment whose episode has ended is not an interaction.
-        self._choose_batches(self.interactions + int(np.sum(~step.last)))
+        coming = self._count(int(np.sum(~step.last)), actions)
+        self._learn()
+        self._choose_batches(self.interactions + coming)
         self._step = self.environment.recv()
         self._account(self._step)
+        self.interactions += coming if self._is_synchronous else int(np.sum(~self._step.is_first))
+
+    def _decide(self, actions: np.ndarray) -> np.ndarray:
+        """The actions to take, of those that the agent chose; all updates are complete by now."""
+        return actions
+
+    def _count(self, coming: int, actions: np.ndarray) -> int:
+        """The interactions of this round: of synchronous environments, how many `actions` continue an episode."""
+        del actions
+        return coming
+
+    def _has_transitions(self) -> bool:
+        return self.replay.size > 0
 
     def _learn(self) -> None:
         for _ in range(self._due(self.interactions) - self.updates):
             if self._chosen:
                 batch, numbers = self.replay.take()
                 self._chosen -= 1
-            elif self.replay.size:
+            elif self._has_transitions():
                 batch, numbers = self.replay.sample(self._bits(self.updates))
             else:
                 return  # no transition is complete yet
@@ -243,11 +264,11 @@ class VectorRunner:
                 self._priorities.append((numbers, losses))
 
     def _bits(self, number: int) -> np.ndarray:
-        return self.replay.draw(self._seed, number, self.agent.config.batch_size)
+        return self.replay.draw(self._seeds[0], number, self.agent.config.batch_size, *self._seeds[1:])
 
     def _choose_batches(self, interactions: int) -> None:
         """Chooses the batches of the updates that will be due after this many interactions."""
-        if self.replay.size:
+        if self._has_transitions():
             for number in range(self.updates + self._chosen, self._due(interactions)):
                 self.replay.prefetch(self._bits(number))
                 self._chosen += 1
@@ -258,7 +279,6 @@ class VectorRunner:
         self._priorities.clear()
 
     def _account(self, step: environments_base.VectorStep) -> None:
-        self.interactions += int(np.sum(~step.is_first))
         self._game_scores[step.env_ids] += step.scores
         for env in step.env_ids[step.game_over]:
             self._scores.append(float(self._game_scores[env]))
@@ -270,6 +290,15 @@ class VectorRunner:
         totals = Totals(float(self._loss), self.updates - self._updates_before, self._scores)
         self._loss, self._updates_before, self._scores = jnp.zeros(()), self.updates, []
         return totals
+
+    def count_games(self) -> int:
+        """Returns how many games have ended."""
+        return self.games
+
+    @property
+    def variables(self) -> types.Variables:
+        """The network's variables, to evaluate."""
+        return self.agent.learner.variables(self.learner)
 
     @property
     def recent_scores(self) -> list[float]:
