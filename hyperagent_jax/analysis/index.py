@@ -106,6 +106,9 @@ def _command(root: pathlib.Path, name: str, record: dict[str, Any]) -> Iterator[
         file = place / "grid.json"
         text = str(file) if (root.parent / file).exists() else json.dumps(record["grid"])
         kept.append(f"--grid={text}")
+    if script == "faults.py":  # which is not of the experiments
+        yield f"python tests/{script} --out={place}"
+        return
     yield f"python experiments/{script} {_joined([*kept, f'--logdir={place.parent if is_study else place}'])}"
 
 
