@@ -209,7 +209,7 @@ class Found:
         for line in figure.lines:
             by_seeds: dict[tuple[int, ...], list[Problem]] = {}
             for problem in self.problems:
-                if seeds := wanted.get((line.label, problem)):
+                if seeds := wanted.get((line.label, problem), []):
                     by_seeds.setdefault(tuple(seeds), []).append(problem)
             grids += [figure.grid(line, problems, seeds) for seeds, problems in by_seeds.items()]
         return sweep.plan(base.get(figure.experiment), grids, str(self.root / figure.folder))
