@@ -17,7 +17,6 @@ from typing import Any
 from absl import flags
 import bench_atari
 import jax
-import numpy as np
 
 from hyperagent_jax import agents
 from hyperagent_jax import errors
@@ -38,7 +37,8 @@ _SPECS = {
     "deep_sea": types.EnvironmentSpec(2, (), 400),
     "minatar": types.EnvironmentSpec(3, (10, 10, 4), dtype="bool"),
 }
-_MILLISECONDS = 100.0  # of a turn, about
+_TURN_SECONDS = 0.1  # about
+_MOST_STEPS = 32  # in one call
 
 
 class _Updates:
@@ -49,7 +49,6 @@ class _Updates:
         agent = agents.make_agent(name, self.config, spec)
         self.num_params = agents.count_params(agent)
         core = core_lib.make_core(agent, stores_prior=spec.num_states is None)
-        self._per_call = core.setup.num_updates
 
         def observation(key: types.PRNGKey) -> types.Array:
             if spec.num_states is not None:
@@ -67,26 +66,32 @@ class _Updates:
 
             return jax.lax.fori_loop(0, 500, add, core.init(key, observation(key), None))
 
-        @jax.jit
-        def learn(state: core_lib.SeedState, times: types.Array) -> core_lib.SeedState:
+        # Random numbers are drawn for several steps at once, as in the runner.
+        steps = min(_MOST_STEPS, core_lib.steps_per_draw(jax.eval_shape(core.draw, jax.random.key(0))))
+
+        def learn(state: core_lib.SeedState) -> core_lib.SeedState:
+            keys = jax.random.split(jax.random.fold_in(state.key, state.learner.count), steps)
+            noise = jax.vmap(core.draw)(keys)
+
             def body(i: types.Array, state: core_lib.SeedState) -> core_lib.SeedState:
-                noise = core.draw(jax.random.fold_in(state.key, state.learner.count))
-                return core.learn(state, core_lib.zero_metrics(), noise)[0]
+                return core.learn(state, core_lib.zero_metrics(), jax.tree.map(lambda x: x[i], noise))[0]
 
-            return jax.lax.fori_loop(0, times, body, state)
+            return jax.lax.fori_loop(0, steps, body, state)
 
-        self._state, self._learn = fill(jax.random.key(0)), learn
-        self._times = 1
+        self._state, self._learn = fill(jax.random.key(0)), jax.jit(learn, donate_argnums=0)
+        self._updates, self._calls = steps * core.setup.num_updates, 1
         self._run()  # compiles
-        self._times = max(1, round(_MILLISECONDS / (1e3 * self._per_call * self._run()[0])))
+        self._calls = max(1, round(_TURN_SECONDS / (self._run()[0] * self._updates)))
         self.update_seconds: list[float] = []
         self.cpu_seconds: list[float] = []
 
     def _run(self) -> tuple[float, float]:
         """Seconds of an update by the clock and of the processor."""
         begin, cpu = time.perf_counter(), time.process_time()
-        self._state = jax.block_until_ready(self._learn(self._state, np.int32(self._times)))
-        updates = self._times * self._per_call
+        for _ in range(self._calls):
+            self._state = self._learn(self._state)
+        jax.block_until_ready(self._state)
+        updates = self._calls * self._updates
         return (time.perf_counter() - begin) / updates, (time.process_time() - cpu) / updates
 
     def time_updates(self) -> None:
