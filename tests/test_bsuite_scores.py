@@ -204,7 +204,7 @@ def test_folders_of_others_are_read_as_bsuite_reads_them(tmp_path):
         for x in (log.frame, frame)
     )
     pd.testing.assert_frame_equal(ours, theirs, check_dtype=False)
-    assert log.label == "theirs" and log.source.problem.startswith("there is no ")
+    assert log.label == "theirs" and log.source.problem.endswith("config.json does not exist")
 
 
 @pytest.mark.parametrize(
@@ -236,7 +236,7 @@ def test_last_episode_needs_no_pandas(tmp_path):
     file.write_text(HEADER + "9,1,-1,9,-1,2\n18,2,0,9,1,2\n90,10,8.5,9,1,2.5\n")
     assert logs.last_episode(file, "catch/0") == 10
     assert logs.read(file, "catch/0")["total_return"] == [-1.0, 0.0, 8.5]
-    with pytest.raises(errors.UserError, match="there is no .*, the log of catch/1"):
+    with pytest.raises(errors.UserError, match=", the log of catch/1, does not exist"):
         logs.last_episode(tmp_path / "bsuite_id_-_catch-1.csv", "catch/1")
     code = (
         "import sys, hyperagent_jax.analysis.bsuite.logs; assert not {'pandas', 'matplotlib'} & set(sys.modules)"

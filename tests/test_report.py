@@ -204,11 +204,17 @@ def test_bad_input_is_one_clear_line(tmp_path):
     out = tmp_path / "out"
     done = _report(f"--results={tmp_path / 'nowhere'}", f"--out={out}")
     assert done.returncode == 2 and not out.exists()
-    assert done.stderr.startswith("error: there is no ") and len(done.stderr.splitlines()) == 1
+    assert (
+        done.stderr.startswith(f"error: {tmp_path / 'nowhere'} does not exist")
+        and len(done.stderr.splitlines()) == 1
+    )
 
 
 def test_without_matplotlib_is_one_clear_line(report, tmp_path):
     (tmp_path / "matplotlib.py").write_text("raise ImportError\n")
     done = _report(f"--results={report / 'growth'}", f"--out={tmp_path / 'out'}", PYTHONPATH=str(tmp_path))
     assert done.returncode == 2
-    assert done.stderr.startswith("error: matplotlib is not installed") and len(done.stderr.splitlines()) == 1
+    assert (
+        done.stderr.startswith("error: matplotlib, which draws the figures, is not installed")
+        and len(done.stderr.splitlines()) == 1
+    )

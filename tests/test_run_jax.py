@@ -86,7 +86,7 @@ def test_results_and_killed_equals_unbroken(tmp_path):
 @pytest.mark.parametrize(
     "options, message",
     [
-        (["--env=gymnax/Nothing-v0"], "error: gymnax has no 'Nothing-v0'; it has Acrobot-v1"),
+        (["--env=gymnax/Nothing-v0"], "error: gymnax has no 'Nothing-v0'; choose one of Acrobot-v1"),
         (["--env=Breakout"], "error: unknown environment 'Breakout': use explore/NAME, minatar/NAME"),
         (["--env=gymnax/Pendulum-v1"], "error: gymnax/Pendulum-v1 has continuous actions"),
         (["--env=gymnax/CartPole-v1", "--torso=small_conv"], "error: torso=small_conv is for images"),

@@ -120,7 +120,7 @@ def test_dirichlet_rows_have_the_prior_moments():
     [
         ({"transitions": np.full((3, 2, 2, 2), 0.4)}, r"transitions\[0, 0, 0\] must sum to one, but sums to 0.8"),
         ({"transitions": np.tile([1.5, -0.5], (3, 2, 2, 1))}, "must be probabilities"),
-        ({"transitions": np.ones((3, 2, 2))}, r"the shape \[H, S, A, S\], got \[3, 2, 2\]"),
+        ({"transitions": np.ones((3, 2, 2))}, r"must have shape \[H, S, A, S\], got \[3, 2, 2\]"),
         ({"rewards": np.zeros((3, 2))}, r"rewards must have shape \[3, 2, 2\]"),
         ({"rewards": np.full((3, 2, 2), np.nan)}, "rewards must be finite"),
         ({"start": np.array([0.5, 0.6])}, "start must sum to one, but sums to 1.1"),
