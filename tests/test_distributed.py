@@ -158,6 +158,7 @@ def main(mode, *flags):
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.slow
 def test_two_processes_are_one_process_with_two_devices():
     """Learner, replays, actions and counters, bit for bit; with priorities and |D| of both replays."""
     for (out, err, code), expected in zip(
