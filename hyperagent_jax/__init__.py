@@ -47,8 +47,8 @@ from hyperagent_jax.actor import make_actor
 from hyperagent_jax.agents.policy import Policy
 from hyperagent_jax.agents.saving import load_agent
 from hyperagent_jax.agents.saving import save_agent
-from hyperagent_jax.learner import Learner
 from hyperagent_jax.learner import make_learner
+from hyperagent_jax.learner_types import Learner
 from hyperagent_jax.networks import heads
 from hyperagent_jax.networks import torsos
 from hyperagent_jax.networks.epinet import make_epinet_network

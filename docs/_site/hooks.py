@@ -32,6 +32,7 @@ REFERENCE = {
     "losses": ["losses"],
     "Learner and actor": [
         "learner",
+        "learner_types",
         "actor",
         "posterior",
         "optimizers",
