@@ -1,4 +1,4 @@
-"""What keeps a reward that was found from being exploited: Q's mean and spread on a chain, beside the truth.
+"""What keeps a reward that was found from being exploited: Q's mean and spread on a chain, next to the truth.
 
 At discount 0.99 the right action of a state is better than the wrong one by 2% of its value. An agent that samples
 acts well only once the spread of this gap over indices, and the error of its mean, are smaller.
