@@ -73,7 +73,7 @@ class WaveMlp(nn.Module):
 
     A linear function of the waves is a random function without a preferred place (Rahimi and Recht, 2007). Random
     ReLU layers without biases give one that hardly changes along an observation's direction, or along an entry
-    that is small compared with the others. Mean and standard deviation of the observations are parameters without a
+    that is small compared with others. Mean and standard deviation of the observations are parameters without a
     gradient, 0 and 1 until `standardize` sets them.
 
     Attributes:
