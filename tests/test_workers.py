@@ -249,7 +249,11 @@ def test_signals_let_tasks_save(num_workers, number):
         if seen == ["started"] * num_workers:
             threading.Timer(0.1, os.kill, (os.getpid(), number)).start()
 
-    assert not workers.run_tasks(_wait_for_stop, [0, 1], num_workers, on_event)
+    before = signal.signal(number, signal.SIG_DFL)  # nohup ignores SIGHUP, and so would the tasks
+    try:
+        assert not workers.run_tasks(_wait_for_stop, [0, 1], num_workers, on_event)
+    finally:
+        signal.signal(number, before)
     saved = sorted(event for event in seen if event != "started")
     assert saved == [("saved", task, True) for task in range(num_workers)]
 
