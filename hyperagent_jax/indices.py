@@ -136,6 +136,12 @@ def no_index() -> IndexDistribution:
     return IndexDistribution("no_index", 0, 0.0, 1.0, lambda key, shape: jnp.zeros((*shape, 0)))
 
 
+def zero(dim: int) -> IndexDistribution:
+    """Makes the distribution on the point 0, at which a network without its own rule has its mean."""
+    _check_dim(dim)
+    return IndexDistribution("zero", dim, 0.0, 0.0, lambda key, shape: jnp.zeros((*shape, dim)))
+
+
 DISTRIBUTIONS: dict[str, Callable[[int], IndexDistribution]] = {
     f.__name__: f
     for f in (

@@ -94,10 +94,11 @@ def mean_and_std(
     """
     require_observations(network, observations, has_batch=True)
     second_moment = network.index.second_moment
-    if network.is_linear and network.index.is_isotropic and second_moment is not None:
-        beliefs = jax.vmap(network.belief, (None, 0))(variables, observations)
-        variance = second_moment * jnp.sum(beliefs[..., :-1] ** 2, axis=-1)
-        return beliefs[..., -1], jnp.sqrt(variance)
+    beliefs = jax.vmap(network.belief, (None, 0))(variables, observations)
+    coefficients = network.coefficients(beliefs)
+    if coefficients is not None and network.index.is_isotropic and second_moment is not None:
+        variance = second_moment * jnp.sum(coefficients[..., :-1] ** 2, axis=-1)
+        return coefficients[..., -1], jnp.sqrt(variance)
     if network.index.support is not None:
         values = _values(network, variables, observations, jnp.asarray(network.index.support))
         return jnp.mean(values, axis=0), jnp.std(values, axis=0)

@@ -310,8 +310,9 @@ def test_independent_prior_of_arrays_is_a_networks():
 
 def test_values_of_the_unknown_by_hand():
     def network(**limits):
-        limits = {"prior_norm": 2.0, "known_below": 0.25, "unknown_above": 0.75, **limits}
-        return hyperagent_rmax.with_rmax_values(make_network(dim=2), 3.0, **limits)
+        limits = {"prior_scale": 2.0, "known_below": 0.25, "unknown_above": 0.75, **limits}
+        config = hyperagent_rmax.Config(unit_prior=True, unknown_value=3.0, **limits)
+        return hyperagent_rmax.with_rmax_values(make_network(dim=2), config)
 
     def value(*action):  # its coefficients and mean
         belief = jnp.tile(jnp.array(action), (3, 1))
@@ -326,7 +327,7 @@ def test_values_of_the_unknown_by_hand():
     assert value(3.0, 4.0, 1.0) == pytest.approx(3.0)
     assert value(0.6, 0.8, 5.0) == value(3.0, 4.0, 5.0) == 5.0  # known to be better than the unknown
     for limits, message in (
-        (dict(prior_norm=0.0), "needs a prior of positive norm, got prior_scale=0.0"),
+        (dict(prior_scale=0.0), "needs a prior of positive norm, got prior_scale=0.0"),
         (dict(known_below=0.75), "known_below must be at least 0 and less than unknown_above, got 0.75 and 0.75"),
         (dict(known_below=-0.1), "known_below must be at least 0 and less than unknown_above, got -0.1 and 0.75"),
     ):
@@ -334,25 +335,8 @@ def test_values_of_the_unknown_by_hand():
             network(**limits)
     with pytest.raises(ValueError, match="unknown_value needs a network that is linear in its index"):
         hyperagent_rmax.with_rmax_values(
-            make_network()._replace(is_linear=False), 3.0, prior_norm=1.0, known_below=0.2, unknown_above=0.4
+            make_network()._replace(is_linear=False), hyperagent_rmax.Config(unit_prior=True)
         )
-
-
-def test_known_is_relative_to_what_is_left_at_tried_actions():
-    limits = {"prior_norm": 2.0, "known_below": 0.25, "unknown_above": 0.75, "tried_factor": 2.0}
-    network = hyperagent_rmax.with_rmax_values(make_network(dim=2), 3.0, **limits)
-    variables = network.init(jax.random.key(0))
-    assert variables.params["tried_share"] == 0.0
-
-    def value(tried_share, *action):
-        belief = jnp.tile(jnp.array(action), (3, 1))
-        return float(network.value({"tried_share": jnp.array(tried_share)}, belief, jnp.zeros(2))[0])
-
-    assert value(0.0, 0.6, 0.8, 1.0) == pytest.approx(2.0)  # |m| = 1, a half: known_below decides
-    assert value(0.1, 0.6, 0.8, 1.0) == pytest.approx(2.0)
-    assert value(0.25, 0.6, 0.8, 1.0) == pytest.approx(1.0)  # twice a quarter: known
-    assert value(0.25, 0.9, 1.2, 1.0) == pytest.approx(2.0)  # three quarters: halfway from a half to one
-    assert value(0.25, 1.2, 1.6, 1.0) == pytest.approx(3.0)
 
 
 def test_scales_multiply_the_two_parts():

@@ -16,6 +16,7 @@ from hyperagent_jax.agents import bbf
 from hyperagent_jax.agents import bootdqn
 from hyperagent_jax.agents import ddqn
 from hyperagent_jax.agents import hyperagent
+from hyperagent_jax.agents import hyperagent_optimistic
 from hyperagent_jax.agents import hyperagent_rmax
 from hyperagent_jax.agents import langevin
 from hyperagent_jax.agents import noisy
@@ -119,7 +120,7 @@ LANGEVIN = dict(**BASE, noise_scale=1e-4, bias_factor=1.0, noise_kind="normal")
 PRIORITIZED = dict(
     updates_per_step=4, recent_fraction=0.25, priority_fraction=0.5, unit_prior=True, prior_scale=0.5
 )
-RMAX = dict(unknown_value=1.0, known_below=0.2, unknown_above=0.4, tried_factor=0.0)
+RMAX = dict(unknown_value=1.0, known_below=0.2, unknown_above=0.4)
 DEPENDENT = dict(loss="sampled", target_index="dependent")
 
 # name -> (class, its settings in their order, what the preset overrides)
@@ -133,13 +134,13 @@ EXPECTED = {
         dict(**PRIORITIZED, num_ois=1, independent_prior=True, discount=0.985),
     ),
     "hyperagent_optimistic": (
-        hyperagent_rmax.Config,
-        {**HYPERAGENT, **RMAX},
+        hyperagent_optimistic.Config,
+        {**HYPERAGENT, **RMAX, "exploit_share": 0.25, "unknown_share": 0.002},
         {
             **PRIORITIZED,
             **dict(num_ois=1, independent_prior=True, discount=0.985),
-            **dict(residual=1.0, prior_scale=1.0, importance_beta=0.5, tried_factor=2.0, target_period=20),
-            **dict(separate_uncertainty=True, wave_frequency=3.0),
+            **dict(sigma=0.05, residual=1.0, prior_scale=1.0, importance_beta=0.5, target_period=20),
+            **dict(separate_uncertainty=True, wave_frequency=3.0, resample_probability=0.002),
         },
     ),
     "ddqn": (ddqn.Config, dict(**BASE, epsilon_start=1.0, epsilon_end=0.05, epsilon_updates=10_000), {}),

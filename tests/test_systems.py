@@ -22,12 +22,14 @@ from hyperagent_jax.networks import priors
 from hyperagent_jax.networks import torsos
 from hyperagent_jax.runners import scan
 
-# Without an index that is linear, or with another loss: see test_noisy_systems.py, test_langevin.py, test_bbf.py.
+# Without an index that is linear, or with another loss: see test_noisy_systems.py, test_langevin.py, test_bbf.py,
+# test_optimistic.py.
 OTHERS = ("noisy_net", "sane", "rainbow", "der", "langevin_adam", "adam_lmc", "bayes_ucbdqn", "bbf")
+OTHERS += ("hyperagent_optimistic",)
 NAMES = tuple(name for name in agents.CONFIGS if name not in OTHERS)
 ENSEMBLES = ("bootdqn", "ensemble_plus", "ensemble_plus_os")
 # Ours: the norm of their priors.
-UNIT_PRIORS = {"hyperagent_prioritized": 0.5, "hyperagent_rmax": 0.5, "hyperagent_optimistic": 1.0}
+UNIT_PRIORS = {"hyperagent_prioritized": 0.5, "hyperagent_rmax": 0.5}
 DEPENDENT = ("bootdqn", "ensemble_plus", "hyperdqn", "enndqn")
 NUM_STATES, NUM_ACTIONS = 12, 3
 STATES = types.EnvironmentSpec(NUM_ACTIONS, (), NUM_STATES)
@@ -135,17 +137,8 @@ def numpy_hypermodel(params, observation, index):
     return x @ (rest["head"] @ extended)
 
 
-def numpy_separate(params, observation, index):
-    """A plain network for the mean, one of its own for what the index multiplies."""
-    uncertainty = params["uncertainty"]
-    features = numpy_torso(uncertainty["torso"], observation)
-    coefficients = np.einsum("i,iam->am", features, uncertainty["head"]["kernel"])
-    return numpy_hyper(params["mean"], observation, np.zeros(0)) + coefficients @ index
-
-
 LEARNABLE = {
     **dict.fromkeys(("hyperagent", "hyperagent_ois", *UNIT_PRIORS, "hyperdqn", "ddqn"), numpy_hyper),
-    "hyperagent_optimistic": numpy_separate,
     **dict.fromkeys(ENSEMBLES, numpy_ensemble),
     "enndqn": numpy_epinet,
     "hypermodel": numpy_hypermodel,
@@ -175,12 +168,11 @@ def numpy_values(name, variables, observation, index):
 def numpy_decision_values(name, variables, observation, index):
     """The values to act on and to bootstrap from: at the index, or of R-max."""
     values = functools.partial(numpy_values, name, variables, observation)
-    if name not in ("hyperagent_rmax", "hyperagent_optimistic"):
+    if name != "hyperagent_rmax":
         return values(index)
     mean = values(np.zeros(len(index)))
     spread = np.linalg.norm([values(e) - mean for e in np.eye(len(index))], axis=0)
-    known = max(0.2, 2 * variables.params.get("tried_share", 0.0))
-    weight = np.interp(spread / UNIT_PRIORS[name], [known, known + 0.2], [0.0, 1.0])
+    weight = np.interp(spread / UNIT_PRIORS[name], [0.2, 0.4], [0.0, 1.0])
     return mean + weight * (np.maximum(mean, 1.0) - mean)
 
 
@@ -349,8 +341,7 @@ def numpy_loss(name, values, params, target_params, transition, indices, target_
         mean = q(np.zeros(len(t.z_t)))
         m = np.array([q(e) - mean for e in np.eye(len(t.z_t))])
         error = bootstrap(target_indices) - mean
-        scale = sigma + error if name == "hyperagent_optimistic" else sigma  # with residual = 1
-        return error**2 + second_moment * np.sum((scale * t.z_t - m) ** 2)
+        return error**2 + second_moment * np.sum((sigma * t.z_t - m) ** 2)
     return np.mean(
         [  # eq. q-loss, q-loss-hyperdqn, q-loss-enn
             (bootstrap([xi] if name in DEPENDENT else target_indices) + sigma * xi @ t.z_t - q(xi)) ** 2

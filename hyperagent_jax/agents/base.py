@@ -38,6 +38,7 @@ class Agent(NamedTuple):
         learner: trains the network.
         actor: acts with the network.
         evaluation_actor: acts in evaluation episodes.
+        evaluation_index: distribution of its index.
         perturbation: distribution of the perturbation z.
         name: name in `agents.CONFIGS`, if the agent was built by name.
         spec: spec of the agent's environment.
@@ -50,6 +51,7 @@ class Agent(NamedTuple):
     learner: learner_lib.Learner
     actor: actor_lib.Actor
     evaluation_actor: actor_lib.Actor
+    evaluation_index: indices.IndexDistribution
     perturbation: indices.IndexDistribution
     name: str = ""
     spec: types.EnvironmentSpec | None = None
@@ -269,6 +271,7 @@ def make_agent(
     acts_with_target: bool = False,
     reset: learner_lib.ResetRule | None = None,
     subsequences: subsequence.Rule | None = None,
+    evaluation_index: indices.IndexDistribution | None = None,
 ) -> Agent:
     """Assembles an agent from its network and loss.
 
@@ -287,6 +290,7 @@ def make_agent(
         acts_with_target: see `learner.make_learner`.
         reset: the `reset_rule` of `learner.make_learner`.
         subsequences: see `Agent`.
+        evaluation_index: distribution of the index in evaluation; by default the network's.
     """
     loss = losses.with_prior_regularization(loss, config.prior_regularization)
     loss = losses.with_head_regularization(loss, network, config.head_regularization)
@@ -302,10 +306,21 @@ def make_agent(
         reset_rule=reset,
     )
     make_actor = functools.partial(
-        actor_lib.make_actor, network.index, spec.num_actions, action_index=action_index, num_ois=num_ois
+        actor_lib.make_actor, num_actions=spec.num_actions, action_index=action_index, num_ois=num_ois
     )
-    actor = make_actor(resample_probability=resample_probability, epsilon=epsilon)
-    return Agent(config, network, learner, actor, make_actor(), perturbation, spec=spec, subsequences=subsequences)
+    actor = make_actor(network.index, resample_probability=resample_probability, epsilon=epsilon)
+    evaluation_index = network.index if evaluation_index is None else evaluation_index
+    return Agent(
+        config,
+        network,
+        learner,
+        actor,
+        make_actor(evaluation_index),
+        evaluation_index,
+        perturbation,
+        spec=spec,
+        subsequences=subsequences,
+    )
 
 
 def make_replay(config: Config, num_envs: int = 1) -> ring.Ring:

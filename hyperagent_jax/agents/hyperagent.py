@@ -193,11 +193,30 @@ NETWORKS = {
 }
 
 
+def make_network(config: Config, spec: types.EnvironmentSpec) -> epistemic.EpistemicNetwork:
+    """Builds the network that `config` describes, for an environment."""
+    return NETWORKS[config.network](config, spec, indices.make(config.index_distribution, config.index_dim))
+
+
+def make_loss(config: Config, network: epistemic.EpistemicNetwork) -> losses.Loss:
+    """Builds the loss of a network that `config` describes."""
+    return losses.make_td_loss(
+        network,
+        kind=config.loss,
+        sigma=config.sigma,
+        residual=config.residual,
+        perturbation=indices.make(config.perturbation_distribution, config.index_dim),
+        num_indices=config.num_indices,
+        target_index=config.target_index,
+        num_ois=config.num_ois,
+        double_q=config.double_q,
+    )
+
+
 def make_agent(
     config: Config,
     spec: types.EnvironmentSpec,
     adapt: Callable[[epistemic.EpistemicNetwork], epistemic.EpistemicNetwork] = lambda network: network,
-    adapt_loss: Callable[[losses.Loss, epistemic.EpistemicNetwork], losses.Loss] = lambda loss, network: loss,
 ) -> base.Agent:
     """Builds HyperAgent, or a system that differs from it only in its settings, for an environment.
 
@@ -205,28 +224,14 @@ def make_agent(
         config: the agent's settings.
         spec: the environment's spec.
         adapt: modifies the network that `config` describes.
-        adapt_loss: modifies the loss of that network.
     """
-    index = indices.make(config.index_distribution, config.index_dim)
-    perturbation = indices.make(config.perturbation_distribution, config.index_dim)
-    network = adapt(NETWORKS[config.network](config, spec, index))
-    loss = losses.make_td_loss(
-        network,
-        kind=config.loss,
-        sigma=config.sigma,
-        residual=config.residual,
-        perturbation=perturbation,
-        num_indices=config.num_indices,
-        target_index=config.target_index,
-        num_ois=config.num_ois,
-        double_q=config.double_q,
-    )
+    network = adapt(make_network(config, spec))
     return base.make_agent(
         config,
         spec,
         network,
-        adapt_loss(loss, network),
-        perturbation,
+        make_loss(config, network),
+        indices.make(config.perturbation_distribution, config.index_dim),
         action_index=config.action_index,
         num_ois=config.num_ois,
         resample_probability=config.resample_probability,

@@ -53,7 +53,7 @@ def make_act(
             if greedy_in == "mean":
                 scores = posterior.mean(network, variables, observation)
             else:
-                voters = network.index.sample(types.fold_in_tag(key, "voters"), (_NUM_VOTERS,))
+                voters = agent.evaluation_index.sample(types.fold_in_tag(key, "voters"), (_NUM_VOTERS,))
                 values = at(voters)
                 scores = jnp.mean(jax.nn.one_hot(jnp.argmax(values, axis=-1), values.shape[-1]), axis=0)
             return jnp.broadcast_to(scores, (*indices.shape[:-1], *scores.shape))

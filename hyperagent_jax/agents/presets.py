@@ -12,6 +12,7 @@ from hyperagent_jax.agents import bbf
 from hyperagent_jax.agents import bootdqn
 from hyperagent_jax.agents import ddqn
 from hyperagent_jax.agents import hyperagent
+from hyperagent_jax.agents import hyperagent_optimistic
 from hyperagent_jax.agents import hyperagent_rmax
 from hyperagent_jax.agents import langevin
 from hyperagent_jax.agents import noisy
@@ -89,17 +90,21 @@ _RMAX = dataclasses.replace(
     independent_prior=True,  # training must not reduce uncertainty where nothing was tried
     discount=0.985,  # a nearer untried pair is better by more than the values' error
 )
-# One configuration for environments with and without noise, integer states and vectors, and returns of order 1.
+# One configuration for environments with and without noise, for integers, vectors and images.
 _OPTIMISTIC = dataclasses.replace(
-    _RMAX, source="hyperagent_rmax with uncertainty about random outcomes, from perturbations by the TD error"
+    _RMAX,
+    config_class=hyperagent_optimistic.Config,
+    make_agent=hyperagent_optimistic.make_agent,
+    source="R-max with HyperAgent's uncertainty explores, Double DQN exploits",
 ).with_overrides(
     separate_uncertainty=True,  # the mean is Double DQN's, whatever the prior
     wave_frequency=3.0,  # a prior that differs between vectors, whatever their units
     residual=1.0,  # where outcomes are random, uncertainty falls only as fast as the error of their mean
+    sigma=0.05,  # uncertainty that tells one visit from two, although one is enough to be known at first
     prior_scale=1.0,  # an action whose outcomes have standard deviation 1 is known after 25 visits
     importance_beta=0.5,  # random outcomes keep having large errors and are oversampled
-    tried_factor=2.0,  # uncertainty that a network cannot reduce does not count as unknown
     target_period=20,  # with 4, values drift beyond the largest return where no reward anchors them
+    resample_probability=0.002,  # episodes are followed to their end unless they are very long
 )
 
 _BOOTDQN = Preset(

@@ -248,15 +248,21 @@ def compile_scan(
 def value_maps(agent: agents.Agent, state: core_lib.SeedState, size: int) -> dict[str, np.ndarray]:
     """Returns mean and standard deviation over indices of every cell's greedy value, [size, size] each."""
     variables = agent.learner.variables(state.learner)
-    indices = agent.network.index.sample(types.fold_in_tag(state.key, "maps"), (_MAP_INDICES,))
+    key = types.fold_in_tag(state.key, "maps")
+    indices = agent.network.index.sample(key, (_MAP_INDICES,))
+    evaluated = agent.evaluation_index.sample(key, (_MAP_INDICES,))
 
     @jax.jit
     def greedy_values(variables: Any, indices: jax.Array, cells: jax.Array) -> tuple[jax.Array, jax.Array]:
         def at(cell: jax.Array) -> tuple[jax.Array, jax.Array]:
             belief = agent.network.belief(variables, cell)
-            q = sampled = jax.vmap(agent.network.value, (None, None, 0))(variables.params, belief, indices)
-            if agent.network.is_linear:  # the agent may act on other values; the beliefs depend on the index
-                sampled = jax.vmap(epistemic.evaluate_coefficients, (None, 0))(belief, indices)
+            over_indices = jax.vmap(agent.network.value, (None, None, 0))
+            q = over_indices(variables.params, belief, evaluated)
+            coefficients = agent.network.coefficients(belief)
+            if coefficients is None:
+                sampled = over_indices(variables.params, belief, indices)
+            else:  # the agent may act on other values
+                sampled = jax.vmap(epistemic.evaluate_coefficients, (None, 0))(coefficients, indices)
             return jnp.mean(jnp.max(q, axis=-1)), jnp.std(jnp.max(sampled, axis=-1))
 
         return jax.vmap(at)(cells)

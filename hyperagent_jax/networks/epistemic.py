@@ -33,7 +33,11 @@ class EpistemicNetwork(NamedTuple):
         distribution: maps (params, belief, index) to the logits [num_actions, num_atoms] of the return
             distribution, whose mean is `value`; None for networks without one.
         atoms: the atoms of the return distribution, [num_atoms]; None likewise.
+        summary: maps a belief to coefficients [..., num_actions, index_dim + 1] that say what is known of the
+            values, for networks that act on something else; None for others.
         belief: method that maps (variables, observation) to the belief: `prior` and `posterior` in one call.
+        coefficients: method that maps a belief to its coefficients [..., num_actions, index_dim + 1], if it has
+            any.
         apply: method that maps (variables, observation, index) to Q-values [num_actions].
     """
 
@@ -46,11 +50,18 @@ class EpistemicNetwork(NamedTuple):
     observation: Any = None
     distribution: Callable[[types.Params, types.Belief, types.Array], types.Array] | None = None
     atoms: np.ndarray | None = None
+    summary: Callable[[types.Belief], types.Array] | None = None
 
     def belief(self, variables: types.Variables, observation: Any) -> types.Belief:
         """Returns the belief of one observation, which does not depend on the index."""
         prior = self.prior(variables.prior, observation)
         return self.posterior(variables.params, observation, prior)
+
+    def coefficients(self, belief: types.Belief) -> types.Array | None:
+        """Returns the coefficients [..., num_actions, index_dim + 1] of a belief; None if it has none."""
+        if self.summary is not None:
+            return self.summary(belief)
+        return belief if self.is_linear else None
 
     def apply(self, variables: types.Variables, observation: Any, index: types.Array) -> types.Array:
         """Returns the Q-values [num_actions] of one observation for one index (eq. 3)."""
