@@ -131,7 +131,8 @@ class Core(NamedTuple):
         observe: maps (state, action, TimeStep, noise) to (state, Metrics); adds the transition to the
             replay and advances to the new observation.
         learn: maps (state, Metrics, noise) to (state, Metrics): the updates of one step.
-        reset_when_due: maps (states of all seeds, round number) to states, after a learning phase.
+        reset_when_due: maps (states of all seeds, round number) to states, after a learning phase. A third argument
+            replaces vmap where states have no axis of seeds.
         setup: the arguments that these functions are bound to.
     """
 
@@ -141,7 +142,7 @@ class Core(NamedTuple):
     act_randomly: Callable[[StepNoise], types.Array]
     observe: Callable[[SeedState, types.Array, environments_base.TimeStep, StepNoise], tuple[SeedState, Metrics]]
     learn: Callable[[SeedState, Metrics, StepNoise], tuple[SeedState, Metrics]]
-    reset_when_due: Callable[[SeedState, types.Array], SeedState]
+    reset_when_due: Callable[..., SeedState]
     setup: Setup
 
 
@@ -336,7 +337,9 @@ def learn(
     return state._replace(learner=learner, replay=replay), metrics
 
 
-def reset_when_due(states: SeedState, round_number: types.Array, *, setup: Setup) -> SeedState:
+def reset_when_due(
+    states: SeedState, round_number: types.Array, over_seeds: Callable[..., Any] = jax.vmap, *, setup: Setup
+) -> SeedState:
     """Resets parameters after a learning phase if a reset is due.
 
     All seeds are reset together, because `lax.cond` computes only one branch if its predicate is not vmapped.
@@ -344,6 +347,7 @@ def reset_when_due(states: SeedState, round_number: types.Array, *, setup: Setup
     Args:
         states: states of all seeds, with a leading axis.
         round_number: number of the round, counted from 0, the same for all seeds.
+        over_seeds: lifts a function of one seed to these states.
         setup: see `Setup`.
     """
     learner = setup.agent.learner
@@ -357,7 +361,7 @@ def reset_when_due(states: SeedState, round_number: types.Array, *, setup: Setup
         def one(key: types.PRNGKey, state: learner_lib.LearnerState) -> learner_lib.LearnerState:
             return reset(state, types.fold_in_tag(jax.random.fold_in(key, round_number), "reset"))
 
-        return states._replace(learner=jax.vmap(one)(states.key, states.learner))
+        return states._replace(learner=over_seeds(one)(states.key, states.learner))
 
     return jax.lax.cond(done > before // learner.reset_period, start_over, lambda states: states, states)
 

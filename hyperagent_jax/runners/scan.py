@@ -2,6 +2,10 @@
 
 All seeds of a group advance together (vmapped). They share the step counter, which decides what happens in a step.
 It is not part of the vmapped state, because `lax.cond` would compute both branches on a vmapped predicate.
+
+A single seed is not vmapped, because with an axis of length one XLA on CPU computes the gradient of a dense layer
+transposed, and every later read of it, by the norm and by both moments of Adam, goes through memory in strides: half
+of a step of MinAtar. Networks on integer states have no layer so large, and stay vmapped.
 """
 
 from collections.abc import Callable
@@ -95,7 +99,22 @@ def make_runner(
 
     def run(states: core_lib.SeedState, start: types.Array | int, num_steps: types.Array | int) -> StateAndMetrics:
         num_seeds = states.is_first.shape[0]
-        draw_seeds = jax.vmap(draw, (0, None))
+        if num_seeds > 1 or environment.spec.num_states is not None:
+            return run_seeds(states, start, num_steps, over_seeds=jax.vmap, shape=(num_seeds,))
+        state = jax.tree.map(lambda x: x[0], states)
+        one = run_seeds(state, start, num_steps, over_seeds=lambda function, *_: function, shape=())
+        return jax.tree.map(lambda x: x[None], one)
+
+    def run_seeds(
+        states: core_lib.SeedState,
+        start: types.Array | int,
+        num_steps: types.Array | int,
+        *,
+        over_seeds: Callable[..., Any],
+        shape: tuple[int, ...],
+    ) -> StateAndMetrics:
+        """Runs all seeds; `over_seeds` lifts a function of one seed to arrays with the leading axes `shape`."""
+        draw_seeds = over_seeds(draw, (0, None))
         block = core_lib.steps_per_draw(jax.eval_shape(draw_seeds, states.key, 0))
         block = max(block // cycle, 1) * cycle
 
@@ -104,7 +123,7 @@ def make_runner(
         ) -> Callable[[types.Array, StateAndMetrics], StateAndMetrics]:
             def body(i: types.Array, carry: StateAndMetrics) -> StateAndMetrics:
                 states, metrics = carry
-                states, more = jax.vmap(step_fn)(states, jax.tree.map(lambda x: x[i], noise))
+                states, more = over_seeds(step_fn)(states, jax.tree.map(lambda x: x[i], noise))
                 return states, jax.tree.map(jnp.add, metrics, more)
 
             return body
@@ -118,7 +137,7 @@ def make_runner(
 
             def body(i: types.Array, carry: StateAndMetrics) -> StateAndMetrics:
                 states, metrics = learning(i, carry)
-                return core.reset_when_due(states, start + done + i), metrics
+                return core.reset_when_due(states, start + done + i, over_seeds), metrics
 
             return body
 
@@ -149,7 +168,7 @@ def make_runner(
             states, metrics = jax.lax.fori_loop(first, beyond, cycle_body(noise, done), warmed)
             return states, metrics, done + end
 
-        begin = (states, core_lib.zero_metrics((num_seeds,)), jnp.zeros((), jnp.int32))
+        begin = (states, core_lib.zero_metrics(shape), jnp.zeros((), jnp.int32))
         states, metrics, _ = jax.lax.while_loop(lambda carry: carry[2] < num_steps, run_block, begin)
         return states, metrics
 
