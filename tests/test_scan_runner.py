@@ -9,7 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from hyperagent_jax import types
 from hyperagent_jax.agents import hyperagent
+from hyperagent_jax.environments import base as environments_base
 from hyperagent_jax.environments import classic_control
 from hyperagent_jax.environments import deep_sea
 from hyperagent_jax.environments import finite
@@ -198,6 +200,26 @@ def test_replay_holds_the_run_in_order():
     assert len(np.unique(items.z_t.reshape(-1, 4), axis=0)) == 3 * 400
 
 
+def test_a_seed_alone_runs_as_in_a_group():
+    """Alone it has no axis of seeds; the same random numbers, and floats up to the order of sums."""
+    environment = classic_control.make_mountain_car()
+    config = dataclasses.replace(PROBE_CONFIG, update_period=4)
+    runner = scan.make_runner(hyperagent.make_agent(config, environment.spec), environment, stores_prior=True)
+    run = jax.jit(lambda states: runner.run(states, 0, 80))
+    seeds = [runner.init(jax.random.key(seed), None) for seed in range(2)]
+    group, group_metrics = run(stack(seeds))
+    for i, seed in enumerate(seeds):
+        alone, metrics = run(stack([seed]))
+        assert metrics.updates.tolist() == [(80 - config.min_replay) // 4]
+        np.testing.assert_allclose(metrics.loss, group_metrics.loss[i : i + 1], rtol=1e-4)
+        for x, y in zip(jax.tree.leaves(alone), jax.tree.leaves(group), strict=True):
+            assert x.shape == (1, *y.shape[1:])
+            if jnp.issubdtype(x.dtype, jnp.floating):
+                np.testing.assert_allclose(x[0], y[i], rtol=1e-3, atol=1e-5)
+            else:  # keys, actions, counts
+                assert bool(jnp.all(x[0] == y[i]))
+
+
 # Memory
 
 
@@ -267,3 +289,26 @@ def test_lazy_adam_never_copies_its_rows(num_seeds):
     text = run.as_text()
     assert f"f32[{num_seeds},{SIZE**2},4,8]" in text
     assert find_copies(text, SIZE**2) == []
+
+
+def test_gradients_of_pictures_are_not_transposed():
+    # Adam reads the gradient of [36 * 16, 96] weights: in strides, it would take longer than all products.
+    spec = types.EnvironmentSpec(3, (8, 8, 4), dtype="bool")
+    picture = jnp.zeros(spec.observation_shape, bool)
+
+    def step(state, action, noise):
+        return state + 1, environments_base.transition(picture.at[state % 8].set(True), 1.0, state % 8 == 7)
+
+    environment = environments_base.Environment(
+        spec,
+        lambda state, noise: (jnp.zeros((), jnp.int32), environments_base.restart(picture)),
+        lambda key: (),
+        step,
+    )
+    config = hyperagent.Config(hidden_sizes=(96,), batch_size=32, min_replay=32, replay_capacity=1_000)
+    runner = scan.make_runner(hyperagent.make_agent(config, spec), environment, stores_prior=True)
+    states = jax.eval_shape(lambda: stack([runner.init(jax.random.key(0), None)]))
+    zero = jnp.zeros((), jnp.int32)
+    text = jax.jit(runner.run).lower(states, zero, zero).compile().as_text()
+    products = re.findall(r"= *(f32\[[\d,]*\])\S* dot\(", text)
+    assert "f32[576,96]" in products and "f32[96,576]" not in products

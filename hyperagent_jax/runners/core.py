@@ -131,8 +131,8 @@ class Core(NamedTuple):
         observe: maps (state, action, TimeStep, noise) to (state, Metrics); adds the transition to the
             replay and advances to the new observation.
         learn: maps (state, Metrics, noise) to (state, Metrics): the updates of one step.
-        reset_when_due: maps (states of all seeds, round number) to states, after a learning phase. A third argument
-            replaces vmap where states have no axis of seeds.
+        reset_when_due: maps (states of all seeds, round number) to states, after a learning phase; a third
+            argument replaces vmap where states have no axis of seeds.
         setup: the arguments that these functions are bound to.
     """
 

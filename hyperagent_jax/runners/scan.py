@@ -3,9 +3,9 @@
 All seeds of a group advance together (vmapped). They share the step counter, which decides what happens in a step.
 It is not part of the vmapped state, because `lax.cond` would compute both branches on a vmapped predicate.
 
-A single seed is not vmapped, because with an axis of length one XLA on CPU computes the gradient of a dense layer
-transposed, and every later read of it, by the norm and by both moments of Adam, goes through memory in strides: half
-of a step of MinAtar. Networks on integer states have no layer so large, and stay vmapped.
+A single seed is not vmapped: with an axis of length one, XLA on CPU computes the gradient of a dense layer
+transposed, and the norm and both moments of Adam read it in strides, which was half of a step of MinAtar. Integer
+states keep the axis: their layers are small, and without it their programs are up to 5% slower.
 """
 
 from collections.abc import Callable
