@@ -28,6 +28,7 @@ _EPSILON: dict[str, Any] = dict(epsilon_end=0.05, epsilon_updates=25_000)
 _AGENTS: dict[str, dict[str, Any]] = {
     "hyperagent": _HYPERAGENT,
     "hyperagent_ois": _HYPERAGENT,
+    "hyperagent_optimistic": {"updates_per_step": 1},
     "ddqn": _EPSILON,
     "bootdqn": {},
     "ensemble_plus": {"prior_scale": 1.0},

@@ -5,6 +5,7 @@ acts well only once the spread of this gap over indices, and the error of its me
 """
 
 import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -99,7 +100,11 @@ def run(config: Config) -> dict[str, list[dict]]:
             )
             for greedy_in in ("sample", "mean")
         }
-        beliefs_of = jax.jit(jax.vmap(jax.vmap(agent.network.belief, (None, 0)), (0, None)))
+
+        def coefficients(variables: types.Variables, observation: jax.Array, network: Any = agent.network) -> Any:
+            return network.coefficients(network.belief(variables, observation))
+
+        beliefs_of = jax.jit(jax.vmap(jax.vmap(coefficients, (None, 0)), (0, None)))
         seeds = range(config.seed, config.seed + config.num_seeds)
         states = jax.vmap(runner.init, (0, None))(jax.vmap(jax.random.key)(jnp.array(seeds)), None)
         for start in range(0, config.num_steps, config.eval_every):
