@@ -210,8 +210,9 @@ def test_what_happened_after_a_checkpoint_is_rehearsed(tmp_path):
 # Connections
 
 
-def make_groups(monkeypatch):
-    """Two groups that are connected; what they say when they end is in the queue."""
+@pytest.fixture
+def connected(monkeypatch):
+    """Two groups that are connected, their sockets, and the queue of what they say when they end."""
     one, other = socket.socketpair(socket.AF_UNIX)
     ended = queue.SimpleQueue()
     monkeypatch.setattr(distributed, "_SECONDS_TO_HEAR", 0.0)
@@ -219,11 +220,21 @@ def make_groups(monkeypatch):
         distributed.Group, "end", lambda self, message, code: ended.put((self.rank, message, code))
     )
     monkeypatch.setattr(socket.socket, "setsockopt", lambda *arguments: None)
+    before = set(threading.enumerate())
     groups = [
         distributed.Group(rank, 2, None, {1 - rank: distributed.Connection(end)})
         for rank, end in enumerate((one, other))
     ]
-    return groups, (one, other), ended
+    listeners = set(threading.enumerate()) - before
+    yield groups, (one, other), ended
+    # Listeners must end while `end` is replaced: the real one would end the whole test process.
+    for group in groups:
+        group._is_over = True
+    for end in (one, other):
+        end.shutdown(socket.SHUT_RDWR)
+    for listener in listeners:
+        listener.join(timeout=60)
+        assert not listener.is_alive()
 
 
 def both(*functions):
@@ -240,8 +251,8 @@ def both(*functions):
     return results
 
 
-def test_processes_tell_each_other_numbers_and_stops(monkeypatch):
-    groups, _, ended = make_groups(monkeypatch)
+def test_processes_tell_each_other_numbers_and_stops(connected):
+    groups, _, ended = connected
     for rows in both(*(lambda one=one: one.gather([one.rank, 7]) for one in groups)):
         np.testing.assert_array_equal(rows, [[0, 7], [1, 7]])
     values = [[0.1, -1e300], []]
@@ -263,8 +274,8 @@ def test_processes_tell_each_other_numbers_and_stops(monkeypatch):
 
 
 @pytest.mark.parametrize("lost", [0, 1])
-def test_a_process_that_is_gone_ends_the_others(lost, monkeypatch):
-    groups, ends, ended = make_groups(monkeypatch)
+def test_a_process_that_is_gone_ends_the_others(lost, connected):
+    groups, ends, ended = connected
     saved = []
     groups[1 - lost].save = lambda: saved.append(True)
     ends[lost].shutdown(socket.SHUT_WR)  # what the system does when a process is killed
