@@ -157,6 +157,22 @@ def test_other_settings_of_an_agent_are_no_more_seeds_of_it(tmp_path):
     assert len(stats.group(runs)) == 3
 
 
+def test_the_exponents_interval_resamples_seeds_within_sizes():
+    x, y = np.log(np.repeat([10, 20, 40], 2)), np.array([1.0, 1, 2, 2, 3, 3])
+    assert stats.slope_interval(x, y) == pytest.approx((1 / np.log(2),) * 2)  # seeds do not differ
+    assert stats.slope_interval([1, 2, 3], [1, 2, 2]) is None
+    # Seeds differ at the ends only: the slope is half the difference of the two means there.
+    low, high = stats.slope_interval([1, 1, 2, 2, 3, 3], [0, 2, 5, 5, 8, 10])
+    assert (low, high) == (
+        3.0,
+        5.0,
+    )  # 3 if all are (2, 2) and (8, 8), 5 if all are (0, 0) and (10, 10): 1 in 16 each
+    runs = [read.Run("a", n, seed, episodes=n * n * (1 + seed)) for n in (10, 20, 40) for seed in range(2)]
+    fits = stats.fit(stats.group(runs)[0])
+    assert fits.power.slope == pytest.approx(2.0)
+    assert fits.exponent_interval[0] < 2.0 < fits.exponent_interval[1]
+
+
 def test_fits_need_three_sizes_with_a_solved_run():
     runs = [_run(size=n, seed=s, episodes=10 * n + 5) for n in (10, 20) for s in range(2)]
     (group,) = stats.group([*runs, _run(size=30, limit=1_000)])

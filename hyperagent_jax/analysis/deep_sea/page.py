@@ -250,8 +250,8 @@ def _fit_table(groups: Sequence[stats.Group]) -> str:
             Cell("Solved seeds", "over", 2),
             Cell("Failed seeds", "over"),
             Cell("Linear: episodes = slope \N{MULTIPLICATION SIGN} N + intercept", "over", 3),
-            Cell("Power law", "over", 3),
-            Cell("Of midpoints", "over", 2),
+            Cell("Power law", "over", 2),
+            Cell("Of midpoints", "over", 5),
         ],
         [
             "Agent",
@@ -263,12 +263,14 @@ def _fit_table(groups: Sequence[stats.Group]) -> str:
             _R_SQUARED,
             "Exponent",
             f"{_R_SQUARED} of logs",
-            "Exponent of midpoints",
+            "Exponent",
+            "from",
+            "to",
             "Episodes / N log\N{SUBSCRIPT TWO} N",
             _R_SQUARED,
         ],
     ]
-    patterns = (",.2f", ",.1f", ".3f", ".2f", ".3f", ".2f", ".2f", ".3f")
+    patterns = (",.2f", ",.1f", ".3f", ".2f", ".3f", ".2f", ".2f", ".2f", ".2f", ".3f")
     blocks: html.Blocks = []
     for group in groups:
         fits = stats.fit(group)
@@ -280,7 +282,8 @@ def _fit_table(groups: Sequence[stats.Group]) -> str:
         "law is a line through the logarithms. Fits cannot use failed seeds, so they are too optimistic where "
         "some failed. A solved run is detected at its next evaluation, which overestimates the episodes of small "
         "sizes the most and makes the law look flatter than it is. Midpoints are the middles of the intervals "
-        "between evaluations; they are also used for N log\N{SUBSCRIPT TWO} N, a law with a single parameter."
+        "between evaluations; they are also used for N log\N{SUBSCRIPT TWO} N, a law with a single parameter. The "
+        "exponent's 95% interval resamples seeds within every size."
     )
     return html.table("Growth with size", heads, blocks) + html.paragraph(note, "quiet")
 

@@ -127,6 +127,9 @@ def episodes_to_learn(
                     label += f"{': ' if on_one_line else chr(10)}{_equation(linear)}"
                     laws = {"exponent": fits.power, "of midpoints": fits.power_of_midpoints}
                     exponents = ", ".join(f"{name} {law.slope:.2f}" for name, law in laws.items() if law)
+                    if exponents and fits.exponent_interval:
+                        low, high = fits.exponent_interval
+                        exponents += f"\n(95%: {low:.2f} to {high:.2f})"
                     label += f"\n{exponents}".replace("-", "\N{MINUS SIGN}") if exponents else ""
                 handle.set_label(label)
             axis.set_xticks(sizes)

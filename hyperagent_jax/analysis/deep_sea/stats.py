@@ -122,6 +122,8 @@ class Fits:
         power_of_midpoints: as `power`, with the middle of the interval between the evaluation that found a run
             solved and the previous one. Small sizes have long intervals, which makes `power` too flat. None if
             unknown.
+        exponent_interval: 95% bootstrap interval of the exponent, of midpoints if they are known: seeds are
+            resampled within every size. None without a fit, or if no size has several solved seeds.
         n_log_n: fit of episodes proportional to N log2 N, the episodes needed to collect N^2 items if each episode
             has N of them at random; uses midpoints if they are known. None with too few sizes.
     """
@@ -132,10 +134,12 @@ class Fits:
     linear: LinearFit | None
     power: LinearFit | None
     power_of_midpoints: LinearFit | None
+    exponent_interval: tuple[float, float] | None
     n_log_n: LinearFit | None
 
     def coefficients(self) -> dict[str, float | None]:
         """Returns the coefficients of all fits by column of fits.csv; None if there is no fit."""
+        low, high = self.exponent_interval or (None, None)
         return {
             "slope": self.linear.slope if self.linear else None,
             "intercept": self.linear.intercept if self.linear else None,
@@ -143,6 +147,8 @@ class Fits:
             "power_law_exponent": self.power.slope if self.power else None,
             "power_law_r_squared": self.power.r_squared if self.power else None,
             "midpoint_exponent": self.power_of_midpoints.slope if self.power_of_midpoints else None,
+            "exponent_low": low,
+            "exponent_high": high,
             "n_log2_n_factor": self.n_log_n.slope if self.n_log_n else None,
             "n_log2_n_r_squared": self.n_log_n.r_squared if self.n_log_n else None,
         }
@@ -288,6 +294,24 @@ def _judged(slope: float, intercept: float, x: np.ndarray, y: np.ndarray) -> Lin
     return LinearFit(slope, intercept, 1.0 - residual / total if total > 0.0 else math.nan)
 
 
+def slope_interval(x: npt.ArrayLike, y: npt.ArrayLike, repetitions: int = 2_000) -> tuple[float, float] | None:
+    """Returns the 95% bootstrap interval of the slope of `linear_fit`.
+
+    Points are resampled among those with the same x, as seeds of one size are. None if every x has one point.
+    """
+    xs, ys = np.asarray(x, float), np.asarray(y, float)
+    places = [np.flatnonzero(xs == value) for value in np.unique(xs)]
+    if all(len(place) == 1 for place in places):
+        return None
+    rng = np.random.default_rng(0)
+    chosen = np.empty((repetitions, len(xs)), int)
+    for place in places:
+        chosen[:, place] = rng.choice(place, (repetitions, len(place)))
+    centred = xs - xs.mean()
+    low, high = np.quantile(ys[chosen] @ centred / (centred @ centred), [0.025, 0.975])
+    return float(low), float(high)
+
+
 def fit(group: Group) -> Fits:
     """Fits the episodes of a group's solved runs against their size."""
     solved = [(run.size, run.episodes, run.interval) for run in group.runs if run.episodes is not None]
@@ -295,13 +319,15 @@ def fit(group: Group) -> Fits:
     enough = len(set(x)) >= MIN_SIZES_OF_FIT
     middles = [episodes - interval / 2 for _, episodes, interval in solved if interval is not None]
     has_middles = enough and len(middles) == len(y) and min(middles) > 0
+    has_power = enough and min(y) > 0
     return Fits(
         points=len(solved),
         failed=sum(run.failed for run in group.runs),
         sizes=len(set(x)),
         linear=linear_fit(x, y) if enough else None,
-        power=linear_fit(np.log(x), np.log(y)) if enough and min(y) > 0 else None,
+        power=linear_fit(np.log(x), np.log(y)) if has_power else None,
         power_of_midpoints=linear_fit(np.log(x), np.log(middles)) if has_middles else None,
+        exponent_interval=slope_interval(np.log(x), np.log(middles if has_middles else y)) if has_power else None,
         n_log_n=proportional_fit(x * np.log2(x), middles if has_middles else y) if enough else None,
     )
 
