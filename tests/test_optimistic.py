@@ -55,11 +55,11 @@ def numpy_parts(variables, state):
     return m, dense(explore["mean"], state)[:, 0], dense(exploit, state)[:, 0]
 
 
-def numpy_explore(variables, state, prior_norm=1.0):
+def numpy_explore(variables, state, prior_norm=1.0, unknown_value=1.0):
     m, mean, _ = numpy_parts(variables, state)
     factor = np.exp(min(float(variables.params["explore"]["threshold"]), 0.0))
     weight = np.interp(np.linalg.norm(m, axis=1) / prior_norm, [0.2 * factor, 0.4 * factor], [0.0, 1.0])
-    return mean + weight * np.maximum(1.0 - mean, 0.0)
+    return mean + weight * np.maximum(unknown_value - mean, 0.0)
 
 
 def in_numpy(tree):
@@ -82,13 +82,25 @@ def test_values_equal_numpy():
 
 @pytest.mark.parametrize("share", [0.0, 0.25, 0.75, 1.0])
 def test_share_of_the_episodes_that_exploit(share):
-    agent = make_agent(exploit_share=share)
+    agent = make_agent(exploit_share=share, exploit_above=0.0)
     network = agent.network
     variables = disturbed(network.init(make_key(0)))
     indices = network.index.sample(make_key(1), (4_000,))
     values = jax.vmap(network.apply, (None, None, 0))(variables, jnp.array(3), indices)
     exploits = np.all(np.isclose(values, numpy_parts(in_numpy(variables), 3)[2], rtol=1e-4, atol=1e-5), axis=1)
     assert np.mean(exploits) == pytest.approx(share, abs=4 * np.sqrt(0.25 / 4_000))
+
+
+def test_it_exploits_only_where_something_is_at_stake():
+    variables = disturbed(make_agent().network.init(make_key(0)))
+    expected = in_numpy(variables)
+    state, chosen, evaluated = jnp.array(3), jnp.array([0.9, 0.1, 0.0, -0.4]), jnp.zeros(4)
+    exploit = numpy_parts(expected, 3)[2]
+    at_stake = np.max(np.abs(exploit))
+    for factor, acting in ((0.99, exploit), (1.01, numpy_explore(expected, 3, unknown_value=2.0))):
+        network = make_agent(exploit_above=factor * at_stake / 2, unknown_value=2.0).network
+        np.testing.assert_allclose(network.apply(variables, state, chosen), acting, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(network.apply(variables, state, evaluated), exploit, rtol=1e-4, atol=1e-5)
 
 
 def test_evaluation_and_posterior_are_of_the_exploiting_network():

@@ -3,7 +3,8 @@
 Two networks learn from one replay. The exploring one is `hyperagent_rmax`'s: optimistic where its uncertainty is
 still close to the prior's. The exploiting one is Double DQN's, so what it has learned is unaffected by optimism,
 prior and uncertainty. The index of an episode decides which of them acts; evaluations follow the exploiting one.
-Where exploration never ends, as on images, this costs a share of the episodes instead of all of them.
+Where exploration never ends, as on images, this costs a share of the episodes instead of all of them. As long as
+nothing worth exploiting has been found, all episodes explore.
 
 Three things keep exploration from stopping too early or too late where outcomes are random:
 - The perturbation by the TD error (`residual`) leaves an action uncertain as long as the mean of its outcomes is.
@@ -39,17 +40,20 @@ class Config(hyperagent_rmax.Config):
 
     Attributes:
         exploit_share: share of the episodes that the exploiting network plays; a multiple of 1 / index_dim.
+        exploit_above: it acts only where one of its values, positive or negative, is at least this fraction of
+            unknown_value: elsewhere there is nothing to exploit yet, and the exploring network acts.
         unknown_share: share of the sampled states that should have an unknown action: below it, the threshold
             `known_below` is lowered (and unknown_above with it), above it, it is raised again up to known_below.
             0 for a fixed threshold.
     """
 
     exploit_share: float = 0.25
+    exploit_above: float = 0.05
     unknown_share: float = 0.002
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.require(0, "exploit_share", "unknown_share", high=1)
+        self.require(0, "exploit_share", "exploit_above", "unknown_share", high=1)
         if self.loss != "exact":
             raise ValueError(f"hyperagent_optimistic has no indices to sample: use loss=exact, not {self.loss}")
         if self.head_regularization or self.prior_regularization or self.gradient_penalty:
@@ -128,17 +132,22 @@ def with_threshold(
 
 
 def make_pair(
-    explore: epistemic.EpistemicNetwork, exploit: epistemic.EpistemicNetwork, exploit_share: float
+    explore: epistemic.EpistemicNetwork,
+    exploit: epistemic.EpistemicNetwork,
+    *,
+    exploit_share: float,
+    exploit_above: float = 0.0,
 ) -> epistemic.EpistemicNetwork:
     """Makes one network of two, whose index decides which of them acts.
 
-    The second one acts if the largest coordinate of the index is one of the first `exploit_share` of them, and at
-    index zero.
+    The second one acts at index zero, and if the largest coordinate of the index is one of the first
+    `exploit_share` of them and something is at stake.
 
     Args:
         explore: the network that explores, linear in its index.
         exploit: a network without index.
         exploit_share: share of the indices at which `exploit` acts.
+        exploit_above: something is at stake if one of its values is at least this far from zero.
     """
     num_coordinates = round(exploit_share * explore.index.dim)
 
@@ -154,10 +163,10 @@ def make_pair(
         )
 
     def value(params: types.Params, belief: PairBelief, index: types.Array) -> types.Array:
+        values = exploit.value(params["exploit"], belief.exploit, jnp.zeros(0))
+        is_chosen = (jnp.argmax(index) < num_coordinates) & (jnp.max(jnp.abs(values)) >= exploit_above)
         return jnp.where(
-            (jnp.argmax(index) < num_coordinates) | ~jnp.any(index),
-            exploit.value(params["exploit"], belief.exploit, jnp.zeros(0)),
-            explore.value(params["explore"], belief.explore, index),
+            is_chosen | ~jnp.any(index), values, explore.value(params["explore"], belief.explore, index)
         )
 
     def summary(belief: PairBelief) -> types.Array:
@@ -213,7 +222,12 @@ def make_agent(config: Config, spec: types.EnvironmentSpec) -> base.Agent:
     return base.make_agent(
         config,
         spec,
-        make_pair(explore, exploit, config.exploit_share),
+        make_pair(
+            explore,
+            exploit,
+            exploit_share=config.exploit_share,
+            exploit_above=config.exploit_above * abs(config.unknown_value),
+        ),
         loss,
         indices.make(config.perturbation_distribution, config.index_dim),
         action_index=config.action_index,
