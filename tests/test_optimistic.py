@@ -55,10 +55,10 @@ def numpy_parts(variables, state):
     return m, dense(explore["mean"], state)[:, 0], dense(exploit, state)[:, 0]
 
 
-def numpy_explore(variables, state, prior_norm=1.0, unknown_value=1.0):
+def numpy_explore(variables, state, limits=(0.2, 0.4), unknown_value=1.0):
     m, mean, _ = numpy_parts(variables, state)
     factor = np.exp(min(float(variables.params["explore"]["threshold"]), 0.0))
-    weight = np.interp(np.linalg.norm(m, axis=1) / prior_norm, [0.2 * factor, 0.4 * factor], [0.0, 1.0])
+    weight = np.interp(np.linalg.norm(m, axis=1), factor * np.array(limits), [0.0, 1.0])
     return mean + weight * np.maximum(unknown_value - mean, 0.0)
 
 
@@ -139,7 +139,7 @@ def make_batch(agent, seed=0):
 
 
 def test_loss_equals_numpy():
-    agent = make_agent(sigma=0.3, residual=0.5, unknown_share=0.0)
+    agent = make_agent(sigma=0.3, residual=0.5, least_optimism=0.0)
     state = agent.learner.init(make_key(0))
     variables = disturbed(types.Variables(state.params, state.prior))
     target = disturbed(types.Variables(state.target_params, state.prior), seed=2)
@@ -159,9 +159,9 @@ def test_loss_equals_numpy():
         assert float(losses[i]) == pytest.approx(explore + error**2, rel=1e-4)
 
 
-def test_threshold_follows_the_share_of_unknown_states_and_changes_nothing_else():
-    limits = dict(known_below=0.96, unknown_above=1.16)  # halfway is 1.06
-    moving, fixed = (make_agent(unknown_share=share, **limits) for share in (0.25, 0.0))
+def test_threshold_follows_the_optimism_and_changes_nothing_else():
+    limits = dict(known_below=0.96, unknown_above=1.16, unknown_value=2.0)
+    moving, fixed = (make_agent(least_optimism=least, **limits) for least in (0.25, 0.0))
     state = moving.learner.init(make_key(0))
     params = disturbed(types.Variables(state.params, state.prior)).params
     batch, noise = make_batch(moving), moving.learner.draw(make_key(1), 16)
@@ -177,18 +177,22 @@ def test_threshold_follows_the_share_of_unknown_states_and_changes_nothing_else(
         plain_value, plain_losses, plain_slope, plain_gradient = gradient_of(fixed, threshold)
         np.testing.assert_allclose(losses, plain_losses, rtol=1e-6)
         assert float(value) == pytest.approx(float(plain_value), rel=1e-6) and float(plain_slope) == 0.0
-        for key in ("mean", "uncertainty"):
-            jax.tree.map(
-                lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-7),
-                gradient["explore"][key],
-                plain_gradient["explore"][key],
-            )
+        assert (
+            gradient["explore"].keys() == plain_gradient["explore"].keys() == {"mean", "uncertainty", "threshold"}
+        )
+        for others in (gradient, plain_gradient):
+            del others["explore"]["threshold"]
+        jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-7), gradient, plain_gradient)
         variables = in_numpy(types.Variables(params, state.prior))
-        norms = [np.linalg.norm(numpy_parts(variables, int(o))[0], axis=1) for o in batch.transitions.o_tm1]
-        unknown = np.mean(np.max(norms, axis=1) > 1.06 * np.exp(min(threshold, 0.0)))
-        # Positive: the threshold sinks. Above its upper limit it always does.
-        assert float(slope) == pytest.approx(1.0 if threshold > 0 else 0.25 - unknown, rel=1e-5)
-        assert 0 < unknown < 1
+        more = [
+            np.max(numpy_explore(variables, int(o), limits=(0.96, 1.16), unknown_value=2.0))
+            - np.max(numpy_parts(variables, int(o))[2])
+            for o in batch.transitions.o_tm1
+        ]
+        optimism = np.mean(np.clip(np.array(more) / 2, -1, 1))
+        # Positive: the threshold falls. Above its upper limit it always does.
+        assert float(slope) == pytest.approx(1.0 if threshold > 0 else 0.25 - optimism, rel=1e-4)
+        assert 0 < optimism < 1
 
 
 @pytest.mark.parametrize(
@@ -196,7 +200,7 @@ def test_threshold_follows_the_share_of_unknown_states_and_changes_nothing_else(
     [
         (dict(exploit_share=0.3), "exploit_share must be a multiple of 1 / index_dim = 0.25, got 0.3"),
         (dict(exploit_share=1.5), "exploit_share must be between 0 and 1, got 1.5"),
-        (dict(unknown_share=-0.1), "unknown_share must be between 0 and 1, got -0.1"),
+        (dict(least_optimism=-0.1), "least_optimism must be between 0 and 1, got -0.1"),
         (dict(loss="sampled"), "use loss=exact, not sampled"),
         (dict(gradient_penalty=0.1), "leave regularisation and penalty at 0"),
         (dict(known_below=0.5), "known_below must be at least 0 and less than unknown_above, got 0.5 and 0.4"),
@@ -263,7 +267,7 @@ def test_an_unlucky_outcome_closes_nothing():
 
 def test_rmax_is_what_explores():
     """With a fixed threshold and the same parameters the exploring values are those of hyperagent_rmax."""
-    config = agents.CONFIGS["hyperagent_optimistic"](hidden_sizes=(8, 5), unknown_share=0.0, exploit_share=0.0)
+    config = agents.CONFIGS["hyperagent_optimistic"](hidden_sizes=(8, 5), least_optimism=0.0, exploit_share=0.0)
     agent = optimistic.make_agent(config, STATES)
     inner = hyperagent_rmax.make_agent(config, STATES)
     variables = disturbed(agent.network.init(make_key(0)))

@@ -135,7 +135,7 @@ EXPECTED = {
     ),
     "hyperagent_optimistic": (
         hyperagent_optimistic.Config,
-        {**HYPERAGENT, **RMAX, "exploit_share": 0.25, "exploit_above": 0.05, "unknown_share": 0.002},
+        {**HYPERAGENT, **RMAX, "exploit_share": 0.25, "exploit_above": 0.05, "least_optimism": 0.05},
         {
             **PRIORITIZED,
             **dict(num_ois=1, independent_prior=True, discount=0.985),

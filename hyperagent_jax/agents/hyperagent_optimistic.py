@@ -9,10 +9,11 @@ nothing worth exploiting has been found, all episodes explore.
 Three things keep exploration from stopping too early or too late where outcomes are random:
 - The perturbation by the TD error (`residual`) leaves an action uncertain as long as the mean of its outcomes is.
 - sigma makes uncertainty fall with the number of visits, as sigma / sqrt(n).
-- An action passes for known below a threshold that falls while next to no sampled state has an unknown action,
-  and rises again to `known_below` when some do. So one visit is enough as long as there is something new to try;
-  when all has been tried, the actions with the fewest visits and the noisiest outcomes become unknown again. No
-  unlucky outcome can close an action for good, and an environment without noise does not pay for that.
+- An action passes for known below a threshold that falls while the exploring network expects hardly more than the
+  exploiting one, and rises again to `known_below` when it expects more. So one visit is enough as long as there is
+  something new within reach; when all has been tried, the actions with the fewest visits and the noisiest outcomes
+  become unknown again. No unlucky outcome can close an action for good, and an environment without noise does not
+  pay for that.
 """
 
 import dataclasses
@@ -42,18 +43,18 @@ class Config(hyperagent_rmax.Config):
         exploit_share: share of the episodes that the exploiting network plays; a multiple of 1 / index_dim.
         exploit_above: it acts only where one of its values, positive or negative, is at least this fraction of
             unknown_value: elsewhere there is nothing to exploit yet, and the exploring network acts.
-        unknown_share: share of the sampled states that should have an unknown action: below it, the threshold
-            `known_below` is lowered (and unknown_above with it), above it, it is raised again up to known_below.
-            0 for a fixed threshold.
+        least_optimism: how much more than the exploiting network the exploring one should expect in the sampled
+            states, on average and as a fraction of unknown_value: below it, the threshold `known_below` is lowered
+            (and unknown_above with it), above it, it is raised again up to known_below. 0 for a fixed threshold.
     """
 
     exploit_share: float = 0.25
     exploit_above: float = 0.05
-    unknown_share: float = 0.002
+    least_optimism: float = 0.05
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.require(0, "exploit_share", "exploit_above", "unknown_share", high=1)
+        self.require(0, "exploit_share", "exploit_above", "least_optimism", high=1)
         if self.loss != "exact":
             raise ValueError(f"hyperagent_optimistic has no indices to sample: use loss=exact, not {self.loss}")
         if self.head_regularization or self.prior_regularization or self.gradient_penalty:
@@ -72,18 +73,12 @@ class PairBelief(NamedTuple):
     exploit: types.Array
 
 
-def with_threshold(
-    network: epistemic.EpistemicNetwork, loss_of: Any, config: Config
-) -> tuple[epistemic.EpistemicNetwork, losses.Loss]:
-    """Makes a network's values those of R-max with a threshold that moves, and its loss one that moves it.
+def with_threshold(network: epistemic.EpistemicNetwork, config: Config) -> epistemic.EpistemicNetwork:
+    """Makes a network's values those of R-max with a threshold that is one of its parameters.
 
     Args:
         network: a network that is linear in its index.
-        loss_of: maps the network with R-max values to its loss.
         config: the agent's settings.
-
-    Returns:
-        The network, with one parameter more, and its loss.
     """
     hyperagent_rmax.require_rmax(network, config)
 
@@ -108,27 +103,7 @@ def with_threshold(
         inner = {name: value for name, value in params.items() if name != _THRESHOLD}
         return network.posterior(inner, observation, prior)
 
-    moving = network._replace(value=value, init=init, posterior=posterior)
-    loss = loss_of(moving)
-    if not config.unknown_share:
-        return moving, loss
-
-    def apply(
-        params: types.Params,
-        target_params: types.Params,
-        transition: types.Transition,
-        prior_tm1: types.Belief,
-        *others: Any,
-    ) -> types.Array:
-        own = loss.apply(params, target_params, transition, prior_tm1, *others)
-        frozen = jax.lax.stop_gradient(params)
-        belief = posterior(frozen, transition.o_tm1, prior_tm1)
-        has_unknown = jnp.max(weight(frozen, belief)) > 0.5
-        slope = jnp.where(frozen[_THRESHOLD] > 0, 1.0, config.unknown_share - has_unknown)
-        # Zero, with this slope as its gradient.
-        return own + slope * (params[_THRESHOLD] - frozen[_THRESHOLD])
-
-    return moving, loss._replace(apply=apply, apply_with_value=None)
+    return network._replace(value=value, init=init, posterior=posterior)
 
 
 def make_pair(
@@ -177,16 +152,41 @@ def make_pair(
     )
 
 
-def add_losses(
-    explore: losses.Loss, exploit: losses.Loss, exploit_network: epistemic.EpistemicNetwork
+def make_loss(
+    explore: epistemic.EpistemicNetwork, exploit: epistemic.EpistemicNetwork, config: Config
 ) -> losses.Loss:
-    """Returns the loss of a pair: the sum of the two."""
+    """Makes the loss of a pair: the sum of the two, and a gradient that moves the threshold.
+
+    Args:
+        explore: the network that explores, from `with_threshold`.
+        exploit: the network that exploits.
+        config: the agent's settings.
+    """
+    explore_loss = hyperagent.make_loss(config, explore)
+    exploit_loss = losses.make_td_loss(exploit, double_q=config.double_q)
+    unit = abs(config.unknown_value) or 1.0
 
     def draw(key: types.PRNGKey, batch_size: int) -> Any:
         return (
-            explore.draw(types.fold_in_tag(key, "explore"), batch_size),
-            exploit.draw(types.fold_in_tag(key, "exploit"), batch_size),
+            explore_loss.draw(types.fold_in_tag(key, "explore"), batch_size),
+            exploit_loss.draw(types.fold_in_tag(key, "exploit"), batch_size),
         )
+
+    def optimism(params: types.Params, observation: Any, prior: types.Belief) -> types.Array:
+        def best(network: epistemic.EpistemicNetwork, own: types.Params, prior: types.Belief) -> types.Array:
+            belief = network.posterior(own, observation, prior)
+            return jnp.max(network.value(own, belief, jnp.zeros(network.index.dim)))
+
+        expected = best(explore, params["explore"], prior)
+        return expected - best(exploit, params["exploit"], exploit.prior((), observation))
+
+    def move_threshold(params: types.Params, observation: Any, prior: types.Belief) -> types.Array:
+        """Zero, with a gradient that descent follows downwards where there is too little optimism."""
+        frozen = jax.lax.stop_gradient(params)
+        share = jnp.clip(optimism(frozen, observation, prior) / unit, -1.0, 1.0)
+        is_above = frozen["explore"][_THRESHOLD] > 0
+        slope = jnp.where(is_above, 1.0, config.least_optimism - share)
+        return slope * (params["explore"][_THRESHOLD] - frozen["explore"][_THRESHOLD])
 
     def apply(
         params: types.Params,
@@ -196,39 +196,38 @@ def add_losses(
         prior_t: types.Belief,
         noise: Any,
     ) -> types.Array:
-        no_prior_tm1 = exploit_network.prior((), transition.o_tm1)
-        no_prior_t = exploit_network.prior((), transition.o_t)
+        no_prior_tm1 = exploit.prior((), transition.o_tm1)
+        no_prior_t = exploit.prior((), transition.o_t)
         exploring, exploiting = (
             loss.apply(params[name], target_params[name], transition, *priors, own)
             for name, loss, priors, own in (
-                ("explore", explore, (prior_tm1, prior_t), noise[0]),
-                ("exploit", exploit, (no_prior_tm1, no_prior_t), noise[1]),
+                ("explore", explore_loss, (prior_tm1, prior_t), noise[0]),
+                ("exploit", exploit_loss, (no_prior_tm1, no_prior_t), noise[1]),
             )
         )
-        return exploring + exploiting
+        if not config.least_optimism:
+            return exploring + exploiting
+        return exploring + exploiting + move_threshold(params, transition.o_tm1, prior_tm1)
 
-    return losses.Loss(draw, apply, is_semi_gradient=True, perturbation=explore.perturbation)
+    return losses.Loss(draw, apply, is_semi_gradient=True, perturbation=explore_loss.perturbation)
 
 
 def make_agent(config: Config, spec: types.EnvironmentSpec) -> base.Agent:
     """Builds the agent for an environment."""
-    explore, explore_loss = with_threshold(
-        hyperagent.make_network(config, spec), lambda network: hyperagent.make_loss(config, network), config
-    )
+    explore = with_threshold(hyperagent.make_network(config, spec), config)
     torso, observation = base.make_torso(config.hidden_sizes, spec, config.torso, config.conv_dtype)
     exploit = epistemic.make_plain_network(torso, spec.num_actions, observation)
-    exploit_loss = losses.make_td_loss(exploit, double_q=config.double_q)
-    loss = add_losses(explore_loss, exploit_loss, exploit)
+    pair = make_pair(
+        explore,
+        exploit,
+        exploit_share=config.exploit_share,
+        exploit_above=config.exploit_above * abs(config.unknown_value),
+    )
     return base.make_agent(
         config,
         spec,
-        make_pair(
-            explore,
-            exploit,
-            exploit_share=config.exploit_share,
-            exploit_above=config.exploit_above * abs(config.unknown_value),
-        ),
-        loss,
+        pair,
+        make_loss(explore, exploit, config),
         indices.make(config.perturbation_distribution, config.index_dim),
         action_index=config.action_index,
         resample_probability=config.resample_probability,
