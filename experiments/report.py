@@ -5,7 +5,8 @@ Example: python experiments/report.py --results=logs/a/results.csv,logs/b --out=
 Results of run_deepsea.py and sweep.py become the paper's figures of episodes to learn; folders of run_bsuite.py,
 one per agent, or of any program with bsuite's csv files, become scores and bsuite's figures; results of
 run_atari.py become learning curves and the paper's statistics of human-normalised scores; results of run_jax.py
-and run_gymnasium.py, or of sweeps of them, become learning curves and statistics over environments.
+and run_gymnasium.py, or of sweeps of them, become learning curves and statistics over environments; folders of
+run_tabular.py, one per study, become its figure and tables.
 """
 
 import importlib
@@ -25,7 +26,8 @@ flags.DEFINE_list(
     "results",
     [],
     "Comma-separated results.csv files, or folders that contain one, of run_deepsea.py, run_atari.py, run_jax.py, "
-    "run_gymnasium.py or sweep.py; or folders of run_bsuite.py, one per agent.",
+    "run_gymnasium.py or sweep.py; or folders of run_bsuite.py, one per agent; or of run_tabular.py, one per "
+    "study.",
 )
 flags.DEFINE_string("out", "logs/report", "Folder for report.html, the pictures and the tables as csv.")
 flags.DEFINE_string("title", None, "Heading of the page; default: describes the kind of runs.")

@@ -30,6 +30,7 @@ from hyperagent_jax.tabular.studies import posterior
 from hyperagent_jax.tabular.studies import propagation
 from hyperagent_jax.tabular.studies import regret
 from hyperagent_jax.tabular.studies import speed
+from hyperagent_jax.tabular.studies import uncertainty
 
 FLAGS = flags.FLAGS
 _SMALLER = "lower its numbers of states, seeds, samples or episodes"
@@ -45,6 +46,7 @@ STUDIES: dict[str, Any] = {
     "propagation": propagation,
     "posterior": posterior,
     "chain": chain,
+    "uncertainty": uncertainty,
     "bench": speed,
 }
 CONFIGS = {name: study.Config for name, study in STUDIES.items()}
@@ -62,7 +64,7 @@ def _draw(name: str, folder: pathlib.Path, tables: dict[str, list[dict]], config
     else:
         from hyperagent_jax.analysis.tabular import plots
 
-        getattr(plots, name)(file, tables, config)
+        plots.PLOTS[name](file, tables, config)
 
 
 def _run(name: str, config: Any) -> None:

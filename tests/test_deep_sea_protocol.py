@@ -9,9 +9,11 @@ import pytest
 
 from hyperagent_jax import agents
 from hyperagent_jax import errors
+from hyperagent_jax.analysis.deep_sea import read
 from hyperagent_jax.experiment import base
 from hyperagent_jax.experiment import deep_sea
 from hyperagent_jax.experiment import driver
+from hyperagent_jax.experiment import value_maps
 
 CONFIG = agents.CONFIGS["hyperagent"](hidden_sizes=(16, 16), batch_size=32, min_replay=40)
 PRIORITIZED = dataclasses.replace(CONFIG, recent_fraction=0.25, priority_fraction=0.5, updates_per_step=2)
@@ -120,10 +122,50 @@ def test_maps_at_the_start_show_what_is_unknown():
     config = agents.CONFIGS["hyperagent_rmax"](hidden_sizes=(16, 16), posterior_scale=0.0)
     config = deep_sea.EXPERIMENT.capped(config, PROTOCOL)
     program = deep_sea.make_program(base.Task("deepsea", "hyperagent_rmax", config, PROTOCOL, (0,)))
-    maps = deep_sea.value_maps(program.agent, program.state(0), PROTOCOL.size)
+    maps = value_maps.make_value_maps(program.agent, PROTOCOL.size)(program.state(0))
     np.testing.assert_array_equal(maps["value"], np.ones((5, 5)))  # whatever the index
     # Every value of the prior has the standard deviation 0.5 / sqrt(4) over indices; the larger of two a bit less.
     assert np.all((0.1 < maps["uncertainty"]) & (maps["uncertainty"] < 0.3))
+
+
+def test_maps_over_training_survive_an_interruption(tmp_path):
+    found = {}
+    for name in ("unbroken", "broken"):
+        folder = tmp_path / name
+        folder.mkdir()
+        task = _task(folder=folder, max_episodes=300)
+        if name == "broken":
+            _run(task, stop_after=3)
+            path = read.maps_file(folder, 0)  # as if the process had been killed an evaluation later
+            with np.load(path) as arrays:
+                later = {key: np.concatenate([arrays[key], arrays[key][-1:] + 500]) for key in ("interactions",)}
+                later |= {key: arrays[key][[*range(3), 2]] for key in ("episodes", "uncertainties")}
+                np.savez(path, **{**arrays, **later})
+        _run(task)
+        found[name] = read.read_maps(folder, 0)
+    assert found["unbroken"]["interactions"].tolist() == [0, 250, 500, 1000, 1500]  # 1, 2, 4 evaluations; the last
+    assert found["unbroken"]["episodes"].tolist() == [0, 50, 100, 200, 300]
+    for key, expected in found["unbroken"].items():
+        np.testing.assert_array_equal(found["broken"][key], expected)
+    program = deep_sea.make_program(_task(max_episodes=300))
+    maps = value_maps.make_value_maps(program.agent, PROTOCOL.size)
+    np.testing.assert_allclose(found["unbroken"]["uncertainties"][0], maps(program.state(0))["uncertainty"])
+    np.testing.assert_array_equal(found["unbroken"]["uncertainties"][-1], found["unbroken"]["uncertainty"])
+    mean = [std[np.tri(5, dtype=bool)].mean() for std in found["unbroken"]["uncertainties"]]
+    assert mean[0] > 2.0 * mean[2] > 4.0 * mean[-1]
+
+
+def test_damaged_maps_are_ignored(tmp_path):
+    path = read.maps_file(tmp_path, 3)
+    path.parent.mkdir()
+    assert read.read_maps(tmp_path, 3) is None
+    maps = {"value": np.ones((2, 2)), "uncertainty": np.ones((2, 2))}
+    np.savez(path, **maps)  # as older versions wrote them
+    assert read.read_maps(tmp_path, 3)["seed"] == 3
+    np.savez(path, **maps, uncertainties=np.ones((4, 2, 2)), interactions=np.arange(4), episodes=np.arange(3))
+    assert read.read_maps(tmp_path, 3) is None
+    path.write_bytes(path.read_bytes()[:-30])
+    assert read.read_maps(tmp_path, 3) is None
 
 
 def test_python_loop_on_bsuite_is_the_scan():

@@ -20,10 +20,12 @@ class Kind(NamedTuple):
     Attributes:
         column: a column that only its results.csv has.
         patterns: files that only its folders contain.
+        experiments: names in config.json, if they are not that of the kind.
     """
 
     column: str = ""
     patterns: tuple[str, ...] = ()
+    experiments: tuple[str, ...] = ()
 
 
 # The first kind that matches a place reports on it; the package of the same name has the function `report`.
@@ -31,6 +33,13 @@ KINDS = {
     "bsuite": Kind(patterns=("bsuite_id_-_*.csv", "csv/bsuite_id_-_*.csv")),
     "atari": Kind(column="game"),
     "environments": Kind(column="best_return"),
+    # The study deepsea is missing: its rows are those of DeepSea.
+    "tabular": Kind(
+        experiments=tuple(
+            f"tabular_{name}"
+            for name in ("lemma", "regret", "propagation", "posterior", "chain", "uncertainty", "bench")
+        )
+    ),
     "deep_sea": Kind(),
 }
 _DEFAULT_KIND = "deep_sea"
@@ -89,7 +98,11 @@ def kind(place: str) -> str:
     folder = path if path.is_dir() else path.parent
     experiment, columns = identity(folder).get("experiment"), _columns(results_files([place])[0])
     for name, known in KINDS.items():
-        if experiment == name or known.column in columns or (path.is_dir() and own_files(name, folder)):
+        if (
+            experiment in (name, *known.experiments)
+            or known.column in columns
+            or (path.is_dir() and own_files(name, folder))
+        ):
             return name
     return _DEFAULT_KIND
 

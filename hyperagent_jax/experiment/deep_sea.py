@@ -1,6 +1,7 @@
 """The paper's DeepSea protocol: train, evaluate periodically, stop when the optimum is reached."""
 
 from collections.abc import Callable, Sequence
+import contextlib
 import dataclasses
 import functools
 import math
@@ -14,8 +15,7 @@ import numpy as np
 
 from hyperagent_jax import agents
 from hyperagent_jax import checks
-from hyperagent_jax import files
-from hyperagent_jax import npz
+from hyperagent_jax import errors
 from hyperagent_jax import results
 from hyperagent_jax import types
 from hyperagent_jax.agents import policy
@@ -24,7 +24,7 @@ from hyperagent_jax.environments import deep_sea
 from hyperagent_jax.experiment import base
 from hyperagent_jax.experiment import run_context
 from hyperagent_jax.experiment import run_directory
-from hyperagent_jax.networks import epistemic
+from hyperagent_jax.experiment import value_maps
 from hyperagent_jax.runners import core as core_lib
 from hyperagent_jax.runners import evaluate
 from hyperagent_jax.runners import loop
@@ -33,8 +33,6 @@ from hyperagent_jax.runners import scan
 RUNNERS = ("scan", "loop")
 # The optimal return is a sum of float32 numbers.
 RETURN_TOLERANCE = 1e-6
-# Number of indices that the value and uncertainty maps average over.
-_MAP_INDICES = 64
 
 
 @dataclasses.dataclass(frozen=True)
@@ -245,36 +243,6 @@ def compile_scan(
     return made, jax.jit(init), compiled
 
 
-def value_maps(agent: agents.Agent, state: core_lib.SeedState, size: int) -> dict[str, np.ndarray]:
-    """Returns mean and standard deviation over indices of every cell's greedy value, [size, size] each."""
-    variables = agent.learner.variables(state.learner)
-    key = types.fold_in_tag(state.key, "maps")
-    indices = agent.network.index.sample(key, (_MAP_INDICES,))
-    evaluated = agent.evaluation_index.sample(key, (_MAP_INDICES,))
-
-    @jax.jit
-    def greedy_values(variables: Any, indices: jax.Array, cells: jax.Array) -> tuple[jax.Array, jax.Array]:
-        def at(cell: jax.Array) -> tuple[jax.Array, jax.Array]:
-            belief = agent.network.belief(variables, cell)
-            over_indices = jax.vmap(agent.network.value, (None, None, 0))
-            q = over_indices(variables.params, belief, evaluated)
-            coefficients = agent.network.coefficients(belief)
-            if coefficients is None:
-                sampled = over_indices(variables.params, belief, indices)
-            else:  # the agent may act on other values
-                sampled = jax.vmap(epistemic.evaluate_coefficients, (None, 0))(coefficients, indices)
-            return jnp.mean(jnp.max(q, axis=-1)), jnp.std(jnp.max(sampled, axis=-1))
-
-        return jax.vmap(at)(cells)
-
-    mean, std = greedy_values(variables, indices, jnp.arange(size * size))
-    return {"value": np.asarray(mean).reshape(size, size), "uncertainty": np.asarray(std).reshape(size, size)}
-
-
-def _maps_file(folder: str, seed: int) -> pathlib.Path:
-    return pathlib.Path(folder) / "maps" / f"seed_{seed}.npz"
-
-
 class DeepSea(base.Experiment):
     """The DeepSea experiment."""
 
@@ -337,7 +305,14 @@ class DeepSea(base.Experiment):
         compile_seconds = time.perf_counter() - begin
         if context.is_resumed:
             program.restore(context.load)
-        progress = context.progress
+        progress, recorder = context.progress, None
+        if task.folder and not task.is_cell:
+            recorder = value_maps.Recorder(
+                task.folder, program.agent, protocol.size, protocol.eval_every, progress.reached
+            )
+            if not context.is_resumed and isinstance(program, ScanProgram):  # the other has no state yet
+                for i, seed in enumerate(task.seeds):
+                    recorder.add(seed, program.state(i), 0, 0)
         while not all(map(context.is_done, task.seeds)):
             if context.should_stop():
                 context.save(program.tree())
@@ -376,14 +351,12 @@ class DeepSea(base.Experiment):
                             interactions * len(task.seeds) / progress.train_seconds, 1
                         ),
                     }
-                    if task.folder and not task.is_cell:
-                        maps = value_maps(program.agent, program.state(i), protocol.size)
-                        file = _maps_file(task.folder, seed)
-                        with files.writing(file):
-                            file.parent.mkdir(exist_ok=True)
-                        with files.replacing(file, "w+b") as f:
-                            np.savez_compressed(f, **maps)  # type: ignore[arg-type]  # names are not options
+                    if recorder:
+                        recorder.add(seed, program.state(i), interactions, row["episodes"])
                     context.add_result(seed, result)
+                elif recorder and recorder.is_due(interactions):
+                    with contextlib.suppress(errors.UserError):  # the next one will be written with this one
+                        recorder.add(seed, program.state(i), interactions, row["episodes"])
             if context.is_save_due():
                 context.save(program.tree())
 
@@ -407,18 +380,13 @@ class DeepSea(base.Experiment):
 
     def draw(self, path: pathlib.Path, directory: run_directory.RunDirectory, task: base.Task) -> None:
         from hyperagent_jax.analysis.deep_sea import plots
+        from hyperagent_jax.analysis.deep_sea import read
 
-        seed = min(int(row["seed"]) for row in directory.rows("results"))
-        try:
-            with np.load(_maps_file(task.folder, seed), allow_pickle=False) as arrays:
-                for name in arrays:
-                    npz.check_size(arrays, name)
-                maps = {**arrays, "seed": seed}
-        except npz.UNREADABLE:
-            maps = None  # deleted or incomplete
-        kind = "Stochastic DeepSea" if task.protocol.stochastic else "DeepSea"
-        title = f"{task.agent} on {kind} {task.protocol.size} x {task.protocol.size}"
-        plots.single_run(path, title, directory.rows("curve"), maps, task.protocol.solved_return)
+        protocol, seed = task.protocol, min(int(row["seed"]) for row in directory.rows("results"))
+        curve, maps = directory.rows("curve"), read.read_maps(pathlib.Path(task.folder), seed)
+        training = read.Training(task.agent, protocol.size, "curve.csv", curve, protocol.solved_return, maps)
+        kind = "Stochastic DeepSea" if protocol.stochastic else "DeepSea"
+        plots.single_run(path, f"{task.agent} on {kind} {protocol.size} x {protocol.size}", training)
 
 
 EXPERIMENT = DeepSea()

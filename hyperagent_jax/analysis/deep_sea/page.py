@@ -5,6 +5,7 @@ import re
 from typing import Any
 
 from hyperagent_jax.analysis import html
+from hyperagent_jax.analysis import maps_over_training
 from hyperagent_jax.analysis import pages
 from hyperagent_jax.analysis import sources as sources_lib
 from hyperagent_jax.analysis.deep_sea import plots
@@ -17,6 +18,8 @@ from hyperagent_jax.analysis.sources import plural
 _PROTOCOL = ("stochastic", "max_episodes", "eval_every", "eval_episodes", "solved_return")
 # Pictures and tables with more lines than this are unreadable.
 _MOST_LINES = 60
+# Runs whose curves and maps are shown.
+_MOST_TRAININGS = 12
 # So are pictures with more means than this.
 _MOST_CELLS = 500
 _R_SQUARED = "R\N{SUPERSCRIPT TWO}"
@@ -46,6 +49,7 @@ def make(title: str, runs: Sequence[read.Run], sources: Sequence[sources_lib.Sou
             if is_large
             else [_summary_table(groups), _fit_table(groups)],
         ),
+        _training_section(read.read_training(runs)),
         *(_ablation_section(study, runs) for study in studies if len(study.lines) <= _MOST_LINES),
     ]
     if any(run.crashed for run in runs):
@@ -109,6 +113,36 @@ def _ablation_section(study: stats.Ablation, runs: Sequence[read.Run]) -> pages.
     is_readable = sum(map(len, study.lines.values())) <= _MOST_CELLS
     drawings = [drawing] if is_readable else []
     return pages.Section(f"Ablation of {study.setting}", drawings, [_ablation_table(study)])
+
+
+def _training_section(trainings: Sequence[read.Training]) -> pages.Section:
+    """Returns curves and maps over training, which run_deepsea.py records and sweeps do not."""
+    drawings = []
+    for i, training in enumerate(trainings[:_MOST_TRAININGS]):
+        name, suffix = f"{training.agent} on DeepSea {training.size}", f"_{i + 1}" if len(trainings) > 1 else ""
+        drawings.append(
+            pages.Drawing(
+                f"learning_curves{suffix}",
+                f"{name}: evaluation returns",
+                f"A line per seed, from {training.file}.",
+                plots.learning_curves,
+                training,
+                "Evaluation returns by episode.",
+            )
+        )
+        if training.maps is not None and maps_over_training.can_draw(training.maps):
+            drawings.append(
+                pages.Drawing(
+                    f"uncertainty{suffix}",
+                    f"{name}: uncertainty over training",
+                    f"Standard deviation over indices of the greedy value of every cell, seed "
+                    f"{training.maps['seed']}; the colours are logarithmic.",
+                    plots.uncertainty_over_training,
+                    training,
+                    "Maps of the standard deviation of every cell's value, which shrinks over training.",
+                )
+            )
+    return pages.Section("Over training", drawings)
 
 
 def _facts(

@@ -11,6 +11,7 @@ import matplotlib.lines
 import matplotlib.ticker
 import numpy as np
 
+from hyperagent_jax.analysis import maps_over_training
 from hyperagent_jax.analysis import style
 from hyperagent_jax.analysis.deep_sea import read
 from hyperagent_jax.analysis.deep_sea import stats
@@ -23,62 +24,91 @@ _LOG_RANGE = 20.0
 _Line = tuple[str, Sequence[tuple[float, list[read.Run]]]]
 
 
-def single_run(
-    path: str | os.PathLike,
-    title: str,
-    curve: Sequence[dict[str, str]],
-    maps: Mapping[str, Any] | None,
-    solved_return: float,
-) -> None:
-    """Draws a DeepSea run: learning curves of all seeds, and value and uncertainty per cell of one seed.
+def single_run(path: str | os.PathLike, title: str, training: read.Training) -> None:
+    """Draws a DeepSea run: learning curves of all seeds, and the maps of one seed, at the end and over training.
 
     Args:
         path: the PNG.
         title: what was run.
-        curve: rows of curve.csv.
-        maps: `value` and `uncertainty`, [size, size], and their `seed`; or None.
-        solved_return: return that counts as solved, drawn as a line.
+        training: the run.
     """
-    seeds = sorted({int(row["seed"]) for row in curve})
-    with style.panels(path, title, 1 if maps is None else 3, width=11.0 if maps is None else 15.0) as panels:
-        curves, *of_maps = panels
-        for i, seed in enumerate(seeds):
-            rows = [row for row in curve if int(row["seed"]) == seed]
-            curves.plot(
-                [int(row["episodes"]) for row in rows],
-                [float(row["eval_return"]) for row in rows],
-                **style.line_style(i),
-                markersize=4,
-                label=f"seed {seed}",
+    maps = training.maps
+    if maps is None:
+        with style.panels(path, title, 1) as (axis,):
+            _curves(axis, training)
+        return
+    has_strip = maps_over_training.can_draw(maps)
+    with style.picture(path, title, (15.0, 7.6 if has_strip else 4.6)) as (figure, axes):
+        axes.item().remove()
+        heights = (1.7, 1.0) if has_strip else (1.0,)
+        upper, *lower = figure.subfigures(len(heights), 1, height_ratios=heights, squeeze=False)[:, 0]
+        curves, *of_maps = upper.subplots(1, 3)
+        _curves(curves, training)
+        for axis, name in zip(of_maps, ("value", "uncertainty"), strict=True):
+            image = axis.imshow(
+                _reachable(maps[name]), cmap="viridis" if name == "value" else "magma", interpolation="nearest"
             )
-        curves.axhline(solved_return, color="0.4", linestyle=style.DASHES, linewidth=1)
+            upper.colorbar(image, ax=axis, shrink=0.85)
+            axis.grid(visible=False)
+            for direction in (axis.xaxis, axis.yaxis):
+                direction.set_major_locator(matplotlib.ticker.MaxNLocator(integer=True))
+            label = {"value": "Greedy value, mean over indices", "uncertainty": "Its standard deviation"}[name]
+            axis.set(title=f"{label} (seed {maps['seed']})", xlabel="column", ylabel="row")
+        for part in lower:
+            frames = maps_over_training.chosen(_frames(maps))
+            maps_over_training.strip(part.subplots(1, len(frames)), frames)
+
+
+def learning_curves(file: style.File, title: str, training: read.Training, *, narrow: bool = False) -> None:
+    """Draws evaluation returns by episode, a line per seed."""
+    with style.picture(file, title, (4.3, 3.6) if narrow else (11.0, 4.4), small_title=narrow) as (_, axes):
+        _curves(axes.item(), training)
+
+
+def uncertainty_over_training(
+    file: style.File, title: str, training: read.Training, *, narrow: bool = False
+) -> None:
+    """Draws how the standard deviation of every cell's greedy value shrinks over the training of one seed."""
+    assert training.maps is not None
+    maps_over_training.draw(file, title, {"": _frames(training.maps)}, narrow=narrow)
+
+
+def _reachable(values: np.ndarray) -> np.ndarray:
+    """Masks the cells that no episode reaches."""
+    return np.ma.masked_where(~np.tri(values.shape[-1], dtype=bool), values)
+
+
+def _frames(maps: Mapping[str, Any]) -> list[maps_over_training.Frame]:
+    pairs = zip(maps["episodes"], maps["uncertainties"], strict=True)
+    return [maps_over_training.Frame(int(episodes), _reachable(std)) for episodes, std in pairs]
+
+
+def _curves(axis: Any, training: read.Training) -> None:
+    """Draws evaluation returns by episode, a line per seed."""
+    seeds = sorted({int(row["seed"]) for row in training.curve})
+    for i, seed in enumerate(seeds):
+        rows = [row for row in training.curve if int(row["seed"]) == seed]
+        axis.plot(
+            [int(row["episodes"]) for row in rows],
+            [float(row["eval_return"]) for row in rows],
+            **style.line_style(i),
+            markersize=4,
+            label=f"seed {seed}",
+        )
+    if (solved := training.solved_return) is not None:
+        axis.axhline(solved, color="0.4", linestyle=style.DASHES, linewidth=1)
         style.note(
-            curves,
-            f"solved: {solved_return:g}",
-            (0.01, solved_return),
+            axis,
+            f"solved: {solved:g}",
+            (0.01, solved),
             (0, 3),
             xycoords=("axes fraction", "data"),
             va="bottom",
             color="0.4",
         )
-        curves.set(xlabel="episodes", ylabel="evaluation return", title="Learning curves")
-        if 0 < len(seeds) <= _MAX_LINES:
-            curves.legend()
-        if maps is None:
-            return
-        for axis, name in zip(of_maps, ("value", "uncertainty"), strict=True):
-            reachable = np.tri(maps[name].shape[0], dtype=bool)
-            image = axis.imshow(
-                np.ma.masked_where(~reachable, maps[name]),
-                cmap="viridis" if name == "value" else "magma",
-                interpolation="nearest",
-            )
-            axis.figure.colorbar(image, ax=axis, shrink=0.85)
-            axis.grid(visible=False)
-            for direction in (axis.xaxis, axis.yaxis):
-                direction.set_major_locator(matplotlib.ticker.MaxNLocator(integer=True))
-            label = {"value": "Greedy value, mean over indices", "uncertainty": "Its standard deviation"}[name]
-            axis.set(title=f"{label} (seed {int(maps['seed'])})", xlabel="column", ylabel="row")
+    axis.set(xlabel="episodes", ylabel="evaluation return", title="Learning curves")
+    if 0 < len(seeds) <= _MAX_LINES:
+        axis.legend()
 
 
 def episodes_to_learn(

@@ -3,8 +3,13 @@
 from collections.abc import Mapping, Sequence
 import dataclasses
 import pathlib
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from hyperagent_jax import errors
+from hyperagent_jax import npz
+from hyperagent_jax import results
 from hyperagent_jax.analysis import sources as sources_lib
 
 NEEDED = ("agent", "size", "seed", "solved", "episodes_to_learn", "interactions")
@@ -77,6 +82,26 @@ class Run:
         return self.agent, tuple(sorted(self.settings.items()))
 
 
+class Training(NamedTuple):
+    """What a run of run_deepsea.py recorded over training.
+
+    Attributes:
+        agent: name of the agent.
+        size: N of the N x N grid.
+        file: the curve.csv.
+        curve: its rows.
+        solved_return: average return that counts as solved; None if not on file.
+        maps: the maps of the first seed that has them, see `read_maps`; or None.
+    """
+
+    agent: str
+    size: int
+    file: str
+    curve: Sequence[Mapping[str, str]]
+    solved_return: float | None
+    maps: Mapping[str, Any] | None
+
+
 def read(places: Sequence[str]) -> tuple[list[Run], list[sources_lib.Source]]:
     """Reads the runs of several results.csv files, or of folders that contain one."""
     runs: list[Run] = []
@@ -94,6 +119,55 @@ def read(places: Sequence[str]) -> tuple[list[Run], list[sources_lib.Source]]:
             seen[key] = run.file
         runs += found
     return runs, [sources_lib.source(path, len(found)) for path, found in zip(paths, files, strict=True)]
+
+
+def read_training(runs: Sequence[Run]) -> list[Training]:
+    """Reads what was recorded over training next to the files of the runs, where anything was."""
+    files: dict[str, list[Run]] = {}
+    for run in runs:
+        files.setdefault(run.file, []).append(run)
+    found = []
+    for file, own in files.items():
+        folder, first = pathlib.Path(file).parent, own[0]
+        curve = results.read_csv(folder / "curve.csv")
+        if not curve or any(name not in curve[0] for name in ("seed", "episodes", "eval_return")):
+            continue
+        solved_return = sources_lib.part(sources_lib.identity(folder), "protocol").get("solved_return")
+        if not isinstance(solved_return, int | float):
+            solved_return = None
+        maps = next(filter(None, (read_maps(folder, run.seed) for run in own)), None)
+        found.append(Training(first.agent, first.size, str(folder / "curve.csv"), curve, solved_return, maps))
+    return found
+
+
+def maps_file(folder: str | pathlib.Path, seed: int) -> pathlib.Path:
+    """Returns the file of a seed's maps in the folder of a run."""
+    return pathlib.Path(folder) / "maps" / f"seed_{seed}.npz"
+
+
+def read_maps(folder: pathlib.Path, seed: int) -> dict[str, Any] | None:
+    """Reads the maps of a seed; None if they are deleted, incomplete or corrupt.
+
+    Returns:
+        The arrays `value` and `uncertainty` [size, size], the newest, and `uncertainties` [n, size, size] over
+        training, at the numbers of `interactions` [n] and `episodes` [n], which older versions did not record;
+        and the `seed`.
+    """
+    try:
+        with np.load(maps_file(folder, seed), allow_pickle=False) as arrays:
+            for name in arrays:
+                npz.check_size(arrays, name)
+            found = {name: arrays[name] for name in arrays}
+    except npz.UNREADABLE:
+        return None
+    size = len(found.get("value", ()))
+    shapes: dict[str, tuple[int, ...]] = {"value": (size, size), "uncertainty": (size, size)}
+    if "uncertainties" in found:
+        n = len(found["uncertainties"])
+        shapes |= {"uncertainties": (n, size, size), "interactions": (n,), "episodes": (n,)}
+    if not size or any(name not in found or found[name].shape != shape for name, shape in shapes.items()):
+        return None
+    return {**found, "seed": seed}
 
 
 def _told_apart(files: Sequence[list[Run]]) -> list[list[Run]]:

@@ -1,12 +1,13 @@
 """Plots of the tabular studies, from the rows of their tables."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 import itertools
 import math
 from typing import Any
 
 import numpy as np
 
+from hyperagent_jax.analysis import maps_over_training
 from hyperagent_jax.analysis import style
 
 _LABELS = {
@@ -220,3 +221,28 @@ def chain(file: style.File, tables: dict[str, list[dict]], config: Any) -> None:
             axis.title.set_fontsize(10)
             axis.xaxis.label.set_fontsize(9)
         style.legend_of(axes.flat[0].figure, axes.flat[0].get_legend_handles_labels()[0])
+
+
+def uncertainty(file: style.File, tables: dict[str, list[dict]], config: Any) -> None:
+    """Draws maps of the spread of every cell's value over training, a strip per agent."""
+    lines: dict[str, list[maps_over_training.Frame]] = {}
+    for agent, rows in _by(tables["results"], "agent").items():
+        for episodes, cells in _by(rows, "episodes").items():
+            spread = np.ma.masked_all((config.size, config.size))
+            for cell in cells:
+                spread[int(cell["row"]), int(cell["column"])] = float(cell["standard_deviation"])
+            frame = maps_over_training.Frame(int(episodes), spread)
+            lines.setdefault(_LABELS.get(agent, agent), []).append(frame)
+    title = f"Standard deviation of values on DeepSea {config.size}, tabular"
+    maps_over_training.draw(file, title, lines)
+
+
+# The figure of a study, drawn of its tables and settings.
+PLOTS: dict[str, Callable[[style.File, Any, Any], None]] = {
+    "lemma": lemma,
+    "regret": regret,
+    "propagation": propagation,
+    "posterior": posterior,
+    "chain": chain,
+    "uncertainty": uncertainty,
+}
