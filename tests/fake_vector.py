@@ -5,7 +5,7 @@ import numpy as np
 from hyperagent_jax import types
 from hyperagent_jax.environments import base
 
-# How an episode ends: a lost life goes on with the same game and stack, the others begin a new game.
+# How an episode ends: a lost life continues with the same game and stack, the others begin a new game.
 LIFE, OVER, CUT = "life", "over", "cut"
 
 

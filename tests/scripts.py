@@ -1,6 +1,7 @@
 """Wrong command lines of a script, many for one import: a process that has imported the package forks for each."""
 
 from collections.abc import Mapping, Sequence
+import csv
 import json
 import pathlib
 import subprocess
@@ -24,6 +25,12 @@ for i, arguments in enumerate(cases):
     with open(f"{folder}/{i}.code", "w") as file:
         file.write(str(code))
 """
+
+
+def rows(path: pathlib.Path) -> list[dict[str, str]]:
+    """Returns the rows of a csv file."""
+    with open(path, newline="") as f:
+        return list(csv.DictReader(f))
 
 
 def check_errors(

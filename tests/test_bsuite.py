@@ -1,6 +1,5 @@
 """bsuite: ids, environments, exact resume, sweeps that survive kill -9, one line for bad input."""
 
-import csv
 import dataclasses
 import os
 import pathlib
@@ -12,6 +11,7 @@ import time
 
 import numpy as np
 import pytest
+import scripts
 
 from hyperagent_jax import agents
 from hyperagent_jax import checkpoint
@@ -213,11 +213,6 @@ def _script(*options):
     return subprocess.run(_command(*options), capture_output=True, text=True)
 
 
-def _rows(path):
-    with open(path) as f:
-        return list(csv.DictReader(f))
-
-
 @pytest.mark.timeout(900)  # many starts of a script
 def test_killed_and_resumed_equals_unbroken(tmp_path):
     """kill -9 in the middle of a sweep; --resume gives the rows and logs of an unbroken one, none twice."""
@@ -230,24 +225,24 @@ def test_killed_and_resumed_equals_unbroken(tmp_path):
     process = subprocess.Popen(_command(*options), stdout=subprocess.DEVNULL, start_new_session=True)
     deadline = time.monotonic() + 200
     while time.monotonic() < deadline:
-        has_row = (broken / "results.csv").exists() and len(_rows(broken / "results.csv")) > 0
+        has_row = (broken / "results.csv").exists() and len(scripts.rows(broken / "results.csv")) > 0
         if has_row and list(broken.glob("checkpoints/*.npz")):
             break
         time.sleep(0.005)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
-    before = _rows(broken / "results.csv")
+    before = scripts.rows(broken / "results.csv")
     assert 1 <= len(before) < 3
     done = _script(*options)
     assert done.returncode == 0, done.stderr
     assert f"{len(before)} of 3 runs are already done" in done.stdout
-    rows = _rows(broken / "results.csv")
+    rows = scripts.rows(broken / "results.csv")
     assert rows[: len(before)] == before
 
     def outcome(rows):
         return sorted(sorted(_without_times(row).items()) for row in rows)
 
-    assert outcome(rows) == outcome(_rows(unbroken / "results.csv"))
+    assert outcome(rows) == outcome(scripts.rows(unbroken / "results.csv"))
     logs = sorted(path.name for path in (unbroken / "csv").iterdir())
     assert len(logs) == 3 and logs == sorted(path.name for path in (broken / "csv").iterdir())
     for name in logs:
@@ -264,7 +259,7 @@ def test_killed_and_resumed_equals_unbroken(tmp_path):
     again = _script(*options)  # as that line says; the other ids are left alone
     assert again.returncode == 0 and "2 of 3 runs are already done" in again.stdout
     assert "the log of catch/1 is missing: running it again" in again.stdout and log.read_text() == whole
-    assert outcome(_rows(broken / "results.csv")) == outcome(_rows(unbroken / "results.csv"))
+    assert outcome(scripts.rows(broken / "results.csv")) == outcome(scripts.rows(unbroken / "results.csv"))
 
 
 def test_rows_of_failed_and_skipped_ids_do_not_block_others(tmp_path):
@@ -274,15 +269,15 @@ def test_rows_of_failed_and_skipped_ids_do_not_block_others(tmp_path):
     checkpoint.save(damaged, {}, {"fingerprint": {}, "progress": {}})
     done = _script(*options, "--bsuite_id=bandit/0")
     assert done.returncode == 0
-    (row,) = _rows(logdir / "results.csv")
+    (row,) = scripts.rows(logdir / "results.csv")
     assert row["status"] == "failed" and "different configuration" in row["reason"] and damaged.exists()
     done = _script(*options, "--bsuite_id=bandit/1", "--resume")
     assert done.returncode == 0, done.stderr
-    assert [row["status"] for row in _rows(logdir / "results.csv")] == ["partial", "failed"]
+    assert [row["status"] for row in scripts.rows(logdir / "results.csv")] == ["partial", "failed"]
     damaged.unlink()
     done = _script(*options, "--bsuite_id=bandit/0,bandit/1", "--resume")
     assert "1 of 2 runs are already done" in done.stdout
-    rows = _rows(logdir / "results.csv")
+    rows = scripts.rows(logdir / "results.csv")
     assert [row["bsuite_id"] for row in rows] == ["bandit/0", "bandit/1"]
     assert [row["status"] for row in rows] == ["partial", "partial"]
 
@@ -295,7 +290,7 @@ def test_rows_of_failed_and_skipped_ids_do_not_block_others(tmp_path):
         text=True,
     )
     assert alone.returncode == 0, alone.stderr
-    (again,) = _rows(tmp_path / "alone" / "results.csv")
+    (again,) = scripts.rows(tmp_path / "alone" / "results.csv")
     assert again["total_return"] == rows[0]["total_return"]
 
 

@@ -1,6 +1,5 @@
 """The script as a user runs it."""
 
-import csv
 import json
 import os
 import pathlib
@@ -24,11 +23,6 @@ def _command(*arguments):
 
 def _run(*arguments):
     return subprocess.run(_command(*arguments), capture_output=True, text=True, timeout=300, check=False)
-
-
-def _rows(path):
-    with open(path) as f:
-        return list(csv.DictReader(f))
 
 
 def test_bad_input_is_one_clear_line(tmp_path):
@@ -55,7 +49,7 @@ def solved(tmp_path_factory):
 
 def test_a_run_writes_its_results_and_protects_them(solved, tmp_path):
     folder, output = solved
-    (row,) = _rows(folder / "results.csv")
+    (row,) = scripts.rows(folder / "results.csv")
     assert (row["agent"], row["size"], row["seed"], row["solved"]) == ("hyperagent", "4", "0", "True")
     assert (row["num_params"], row["num_output_params"]) == ("704", "160")
     assert f"solved in {row['episodes_to_learn']} episodes" in output
@@ -63,7 +57,7 @@ def test_a_run_writes_its_results_and_protects_them(solved, tmp_path):
     assert record["identity"]["config"]["hidden_sizes"] == [16, 16]
     assert list(record["identity"]) == ["experiment", "agent", "config", "protocol", "runner"]
     assert (folder / "deepsea.png").stat().st_size > 10_000
-    curve = _rows(folder / "curve.csv")
+    curve = scripts.rows(folder / "curve.csv")
     assert int(curve[-1]["interactions"]) == int(row["interactions"])
 
     shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
@@ -80,12 +74,12 @@ def test_a_run_writes_its_results_and_protects_them(solved, tmp_path):
 
 def test_a_file_of_an_older_version_gets_the_new_columns(solved, tmp_path):
     shutil.copytree(solved[0], tmp_path, dirs_exist_ok=True)
-    (row,) = _rows(tmp_path / "results.csv")
+    (row,) = scripts.rows(tmp_path / "results.csv")
     del row["num_output_params"]
     (tmp_path / "results.csv").write_text(",".join(row) + "\n" + ",".join(row.values()) + "\n")
     done = _run(*SOLVED, f"--logdir={tmp_path}", "--num_seeds=2", "--resume")
     assert done.returncode == 0, done.stderr
-    old, new = _rows(tmp_path / "results.csv")
+    old, new = scripts.rows(tmp_path / "results.csv")
     assert list(old) == list(new) and None not in new.values()
     assert old == {**row, "num_output_params": ""}
     assert (new["seed"], new["num_params"], new["num_output_params"]) == ("1", "704", "160")
@@ -95,13 +89,13 @@ def test_more_seeds_join_a_run_without_repeating_any(tmp_path):
     """Groups of several seeds, as on accelerators: the finished ones stay out of the new group."""
     arguments = ["--size=4", "--max_episodes=50", f"--logdir={tmp_path}", "--seeds_per_group=4", *SMALL]
     assert _run(*arguments, "--num_seeds=2").returncode == 0
-    before = _rows(tmp_path / "results.csv")
+    before = scripts.rows(tmp_path / "results.csv")
     done = _run(*arguments, "--num_seeds=4", "--resume")
     assert done.returncode == 0, done.stderr
     assert "MB per seed, of which the replay" in done.stdout and done.stdout.count("[done earlier]") == 2
-    rows = _rows(tmp_path / "results.csv")
+    rows = scripts.rows(tmp_path / "results.csv")
     assert rows[:2] == before and [row["seed"] for row in rows] == ["0", "1", "2", "3"]
-    seeds = [row["seed"] for row in _rows(tmp_path / "curve.csv")]
+    seeds = [row["seed"] for row in scripts.rows(tmp_path / "curve.csv")]
     assert seeds == sorted(seeds) and len(seeds) == 4
 
 
@@ -117,18 +111,18 @@ def test_killed_and_resumed_equals_unbroken(tmp_path):
     process = subprocess.Popen(_command(*resumed), stdout=subprocess.DEVNULL, start_new_session=True)
     deadline = time.monotonic() + 200
     while time.monotonic() < deadline:
-        if (broken / "curve.csv").exists() and len(_rows(broken / "curve.csv")) >= 6:
+        if (broken / "curve.csv").exists() and len(scripts.rows(broken / "curve.csv")) >= 6:
             break
         time.sleep(0.02)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
-    assert 6 <= len(_rows(broken / "curve.csv")) < 24
+    assert 6 <= len(scripts.rows(broken / "curve.csv")) < 24
     assert list((broken / "checkpoints").glob("seed_*.npz"))
     done = _run(*resumed)
     assert done.returncode == 0, done.stderr
 
     def rows_of(folder, name, fields):
-        return [[row[field] for field in fields] for row in _rows(folder / name)]
+        return [[row[field] for field in fields] for row in scripts.rows(folder / name)]
 
     result_fields = ["seed", "solved", "episodes_to_learn", "interactions", "final_return"]
     assert rows_of(broken, "results.csv", result_fields) == rows_of(unbroken, "results.csv", result_fields)

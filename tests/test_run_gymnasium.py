@@ -1,6 +1,5 @@
 """run_gymnasium.py as a user runs it: rows, picture, exact resume, one line for bad input."""
 
-import csv
 import json
 import os
 import pathlib
@@ -37,11 +36,6 @@ def _script(*options):
     return subprocess.run(_command(*options), capture_output=True, text=True, timeout=240)
 
 
-def _rows(path):
-    with open(path) as f:
-        return list(csv.DictReader(f))
-
-
 def _without_times(rows):
     return [{name: value for name, value in row.items() if "second" not in name} for row in rows]
 
@@ -56,8 +50,8 @@ def test_results_and_interrupted_equals_unbroken(tmp_path):
     assert "ddqn on CartPole-v1: " in done.stdout and "2 of 2 runs finished" in done.stdout
     assert (unbroken / "results.csv").read_text().splitlines()[0] == RESULT_COLUMNS
     assert (unbroken / "curve.csv").read_text().splitlines()[0] == CURVE_COLUMNS
-    rows = sorted(_rows(unbroken / "results.csv"), key=lambda row: row["seed"])
-    curve = sorted(_rows(unbroken / "curve.csv"), key=lambda row: (row["seed"], int(row["interactions"])))
+    rows = sorted(scripts.rows(unbroken / "results.csv"), key=lambda row: row["seed"])
+    curve = sorted(scripts.rows(unbroken / "curve.csv"), key=lambda row: (row["seed"], int(row["interactions"])))
     assert [row["seed"] for row in rows] == ["0", "1"]
     for row in rows:
         own = [point for point in curve if point["seed"] == row["seed"]]
@@ -85,7 +79,7 @@ def test_results_and_interrupted_equals_unbroken(tmp_path):
     assert done.returncode == 0, done.stderr
     assert "resumes at" in done.stdout
     for name in ("results.csv", "curve.csv"):
-        one, other = (_without_times(_rows(folder / name)) for folder in (unbroken, broken))
+        one, other = (_without_times(scripts.rows(folder / name)) for folder in (unbroken, broken))
         assert sorted(map(str, one)) == sorted(map(str, other))
     refused = _script(*options, "--steps=1600")
     assert refused.returncode == 2 and "different configuration (steps was 1500, is now 1600)" in refused.stderr
@@ -152,5 +146,5 @@ def test_cartpole_is_learned(tmp_path):
     settings = ["--steps=8000", "--eval_every=2000", "--noprogress", f"--logdir={tmp_path}"]
     done = subprocess.run([sys.executable, str(SCRIPT), *settings], capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
-    (row,) = _rows(tmp_path / "results.csv")
+    (row,) = scripts.rows(tmp_path / "results.csv")
     assert float(row["best_return"]) > 150

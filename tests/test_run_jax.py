@@ -1,6 +1,5 @@
 """run_jax.py as a user runs it: rows, picture, kill -9 and exact resume, one line for bad input."""
 
-import csv
 import json
 import os
 import pathlib
@@ -10,6 +9,7 @@ import sys
 import time
 
 import pytest
+import scripts
 
 pytest.importorskip("gymnax")
 
@@ -25,13 +25,8 @@ def _script(*options):
     return subprocess.run(_command(*options), capture_output=True, text=True, timeout=240)
 
 
-def _rows(path):
-    with open(path) as f:
-        return list(csv.DictReader(f))
-
-
 def _without_times(path):
-    rows = [{name: value for name, value in row.items() if "second" not in name} for row in _rows(path)]
+    rows = [{name: value for name, value in row.items() if "second" not in name} for row in scripts.rows(path)]
     return sorted(map(str, rows))
 
 
@@ -50,8 +45,8 @@ def test_results_and_killed_equals_unbroken(tmp_path):
     ]
     done = _script(*settings, f"--logdir={unbroken}")
     assert done.returncode == 0, done.stderr
-    (row,) = _rows(unbroken / "results.csv")
-    curve = _rows(unbroken / "curve.csv")
+    (row,) = scripts.rows(unbroken / "results.csv")
+    curve = scripts.rows(unbroken / "curve.csv")
     assert [int(point["interactions"]) for point in curve] == [5_000 * (k + 1) for k in range(12)]
     returns = [float(point["eval_return"]) for point in curve]
     assert float(row["final_return"]) == returns[-1] and float(row["best_return"]) == max(returns)
@@ -70,12 +65,12 @@ def test_results_and_killed_equals_unbroken(tmp_path):
     process = subprocess.Popen(_command(*options), stdout=subprocess.DEVNULL, start_new_session=True)
     deadline = time.monotonic() + 200
     while time.monotonic() < deadline and process.poll() is None:
-        if (broken / "curve.csv").exists() and len(_rows(broken / "curve.csv")) >= 2:
+        if (broken / "curve.csv").exists() and len(scripts.rows(broken / "curve.csv")) >= 2:
             break
         time.sleep(0.005)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
-    assert 2 <= len(_rows(broken / "curve.csv")) < 12 and list(broken.glob("checkpoints/*.npz"))
+    assert 2 <= len(scripts.rows(broken / "curve.csv")) < 12 and list(broken.glob("checkpoints/*.npz"))
     done = _script(*options)
     assert done.returncode == 0 and "resumes at" in done.stdout, done.stderr
     for name in ("results.csv", "curve.csv"):
@@ -131,11 +126,11 @@ def test_a_sweep_resumes_and_is_reported(tmp_path):
     folder, out = tmp_path / "sweep", tmp_path / "out"
     done = _run(_sweep(folder, agent="ddqn"))
     assert done.returncode == 0 and "1 of 1 runs finished" in done.stdout, done.stderr
-    before = _rows(folder / "curve.csv")
+    before = scripts.rows(folder / "curve.csv")
     done = _run(_sweep(folder, "--resume", agent=["ddqn", "hyperagent"]))
     assert done.returncode == 0 and "1 of 2 runs are already done" in done.stdout, done.stderr
     assert "2 of 2 runs finished" in done.stdout
-    rows, curve = _rows(folder / "results.csv"), _rows(folder / "curve.csv")
+    rows, curve = scripts.rows(folder / "results.csv"), scripts.rows(folder / "curve.csv")
     assert [(row["agent"], row["env"], row["seed"], row["error"]) for row in rows] == [
         (agent, "explore/door_key_5", "1", "") for agent in ("ddqn", "hyperagent")
     ]
@@ -148,7 +143,7 @@ def test_a_sweep_resumes_and_is_reported(tmp_path):
         assert 0.0 <= float(row["random_return"]) < 0.9  # random actions rarely reach the goal
     done = _run([sys.executable, str(SCRIPT.with_name("report.py")), f"--results={folder}", f"--out={out}"])
     assert done.returncode == 0 and "2 runs in 1 environment(s)" in done.stdout, done.stderr
-    assert (out / "curves.png").exists() and len(_rows(out / "scores.csv")) == 2
+    assert (out / "curves.png").exists() and len(scripts.rows(out / "scores.csv")) == 2
 
 
 @pytest.mark.slow
@@ -161,12 +156,14 @@ def test_a_killed_sweep_equals_an_unbroken_one(tmp_path):
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True)
     deadline = time.monotonic() + 200
     while time.monotonic() < deadline and process.poll() is None:
-        if (broken / "curve.csv").exists() and len(_rows(broken / "curve.csv")) >= 25:  # within the second run
+        if (broken / "curve.csv").exists() and len(
+            scripts.rows(broken / "curve.csv")
+        ) >= 25:  # within the second run
             break
         time.sleep(0.005)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
-    assert 1 <= len(_rows(broken / "results.csv")) < 4
+    assert 1 <= len(scripts.rows(broken / "results.csv")) < 4
     done = _run(command)
     assert done.returncode == 0 and "of 4 runs are already done" in done.stdout, done.stderr
     for name in ("results.csv", "curve.csv"):
@@ -184,7 +181,7 @@ def test_bench(tmp_path):
         timeout=600,
     )
     assert done.returncode == 0, done.stderr
-    rows = _rows(tmp_path / "bench.csv")
+    rows = scripts.rows(tmp_path / "bench.csv")
     assert [(row["agent"], row["num_envs"], row["replay_capacity"]) for row in rows] == [
         ("hyperagent", "1", "100000"),
         ("ddqn", "1", "100000"),

@@ -1,6 +1,5 @@
 """Grids: how they are planned, and the script as a user runs it."""
 
-import csv
 import dataclasses
 import json
 import os
@@ -14,6 +13,7 @@ import types
 
 import jax
 import pytest
+import scripts
 
 from hyperagent_jax import agents
 from hyperagent_jax import checkpoint
@@ -94,11 +94,6 @@ def _command(grid, *arguments):
 
 def _run(grid, *arguments):
     return subprocess.run(_command(grid, *arguments), capture_output=True, text=True, timeout=300, check=False)
-
-
-def _rows(path):
-    with open(path) as f:
-        return list(csv.DictReader(f))
 
 
 def _without_times(rows):
@@ -403,7 +398,7 @@ def test_a_run_that_fails_is_a_row_and_is_run_again(tmp_path):
     options = [f"--logdir={tmp_path}", "--num_workers=1"]
     done = _run(grid, *options)
     assert (done.returncode, done.stderr) == (0, "")
-    failed, well = _rows(tmp_path / "results.csv")
+    failed, well = scripts.rows(tmp_path / "results.csv")
     assert failed["error"] == (
         f"CheckpointError: checkpoint {damaged} was made with a different configuration: move it away"
     )
@@ -458,7 +453,7 @@ def test_a_run_that_fails_is_a_row_and_is_run_again(tmp_path):
     damaged.unlink()
     again = _run(grid, *options, "--resume")
     assert again.returncode == 0 and "1 of 2 runs are already done" in again.stdout
-    repeated, kept = _rows(tmp_path / "results.csv")
+    repeated, kept = scripts.rows(tmp_path / "results.csv")
     assert kept == well and repeated.items() >= {**settings, **outcome, "seed": "0"}.items()
 
 
@@ -466,12 +461,12 @@ def test_the_command_of_a_row_runs_it_again(tmp_path):
     grid = {**SMALL, "agent": "hyperagent_ois", "max_episodes": 500, "seed": [3], "stochastic": True}
     done = _run(grid, f"--logdir={tmp_path / 'sweep'}")
     assert done.returncode == 0, done.stderr
-    (row,) = _rows(tmp_path / "sweep" / "results.csv")
+    (row,) = scripts.rows(tmp_path / "sweep" / "results.csv")
     _, *arguments = shlex.split(row["command"])
     command = [sys.executable, *arguments, "--noprogress", f"--logdir={tmp_path / 'alone'}"]
     done = subprocess.run(command, cwd=SCRIPT.parent.parent, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    (alone,) = _rows(tmp_path / "alone" / "results.csv")
+    (alone,) = scripts.rows(tmp_path / "alone" / "results.csv")
     outcome = ("agent", "size", "seed", "solved", "episodes_to_learn", "interactions", "final_return")
     assert [alone[name] for name in outcome] == [row[name] for name in outcome]
 
@@ -483,7 +478,7 @@ def test_killed_resumed_and_extended_equals_unbroken(tmp_path):
     done = _run({**grid, "seed": [0, 1, 2, 3]}, f"--logdir={unbroken}", "--num_workers=1")
     assert done.returncode == 0, done.stderr
     assert "0 of 8 runs solved, 4 with an error" in done.stdout
-    refused = [row for row in _rows(unbroken / "results.csv") if row["target_index"] == "dependent"]
+    refused = [row for row in scripts.rows(unbroken / "results.csv") if row["target_index"] == "dependent"]
     assert [row["error"] for row in refused] == [f"refused: {REFUSAL}"] * 4
 
     options = [f"--logdir={broken}", "--num_workers=2", "--checkpoint_seconds=0", "--resume"]
@@ -492,21 +487,21 @@ def test_killed_resumed_and_extended_equals_unbroken(tmp_path):
     )
     deadline = time.monotonic() + 200
     while time.monotonic() < deadline:
-        finished = _rows(broken / "results.csv") if (broken / "results.csv").exists() else []
+        finished = scripts.rows(broken / "results.csv") if (broken / "results.csv").exists() else []
         # Seeds 0 and 1 run side by side, so one or both have ended when seed 2 is at its first checkpoint.
         if any(row["error"] == "" for row in finished) and list(broken.glob("checkpoints/*seed=2*.npz")):
             break
         time.sleep(0.005)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
-    before = [row for row in _rows(broken / "results.csv") if not row["error"]]
+    before = [row for row in scripts.rows(broken / "results.csv") if not row["error"]]
     assert 1 <= len(before) <= 2 and list(broken.glob("checkpoints/*seed=2*.npz"))
 
     done = _run({**grid, "seed": [0, 1, 2, 3]}, *options)
     assert done.returncode == 0, done.stderr
-    rows = _rows(broken / "results.csv")
+    rows = scripts.rows(broken / "results.csv")
     assert len(rows) == 8 and all(row in rows for row in before)
-    assert _without_times(rows) == _without_times(_rows(unbroken / "results.csv"))  # in the same order
+    assert _without_times(rows) == _without_times(scripts.rows(unbroken / "results.csv"))  # in the same order
     assert not list(broken.glob("checkpoints/*"))
     record = json.loads((broken / "config.json").read_text())
     assert record["grid"]["seed"] == [0, 1, 2, 3]
@@ -523,7 +518,7 @@ def test_a_list_of_grids_over_another_experiment(tmp_path):
     options = ["--experiment=gymnasium", f"--logdir={tmp_path}", "--num_workers=1"]
     done = _run(grids, *options)
     assert (done.returncode, done.stderr) == (0, "")
-    rows = _rows(tmp_path / "results.csv")
+    rows = scripts.rows(tmp_path / "results.csv")
     settings = {"steps": "60", "eval_every": "30", "eval_episodes": "1", "min_replay": "20", "hidden_sizes": "8"}
     assert [(row["target_index"], row["seed"]) for row in rows] == [
         ("transition", "0"),

@@ -4,7 +4,7 @@ Problems are games or environments; scores are matrices [problems, seeds], norma
 problems.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 import dataclasses
 from typing import Any
 
@@ -101,3 +101,8 @@ def row(scores: np.ndarray) -> dict[str, Any]:
             f"{name}_high": "" if is_point else round(interval.high, 4),
         }
     return entries
+
+
+def lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Returns a line of text per method with the statistics of its row."""
+    return [f"{row['method']}: " + ", ".join(f"{name} {row[name]:.2f}" for name in STATISTICS) for row in rows]

@@ -158,6 +158,35 @@ def parse_rows(
     return parsed
 
 
+def file_runs(parsed: Sequence[Any], problem: str, runs: dict[tuple[str, str, int], Any], notes: list[str]) -> int:
+    """Files the parsed rows of one results.csv.
+
+    Args:
+        parsed: runs, and texts about rows that are not one.
+        problem: the runs' attribute with the name of their problem.
+        runs: receives the runs, by problem, agent and seed; none may be there already.
+        notes: receives the texts.
+
+    Returns:
+        The number of runs.
+    """
+    finished = [run for run in parsed if not isinstance(run, str)]
+    notes += [note for note in parsed if isinstance(note, str)]
+    for run in finished:
+        key = getattr(run, problem), run.agent, run.seed
+        if key in runs:
+            name = one_line(f"{run.agent} on {key[0]}, seed {run.seed}")
+            raise errors.UserError(f"duplicate run: {name}")
+        runs[key] = run
+    return len(finished)
+
+
+def run_length(interactions: Sequence[int]) -> str:
+    """Returns the lengths of runs as a text; with parallel environments a run may end a few interactions late."""
+    low, high = min(interactions), max(interactions)
+    return f"{low:,}" + (f" to {high:,}" if high > 1.01 * low else "")
+
+
 def _absent(path: pathlib.Path) -> errors.UserError:
     return errors.UserError(f"{path} does not exist: give a results.csv or a folder that contains one")
 

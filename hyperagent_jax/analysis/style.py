@@ -108,7 +108,12 @@ def note(axis: Any, text: str, place: tuple[Any, Any], shift: tuple[float, float
 
 def plain_numbers(direction: matplotlib.axis.Axis) -> None:
     """Formats numbers with commas: the default, powers of ten, would need formulas in labels."""
-    direction.set_major_formatter(matplotlib.ticker.FuncFormatter(lambda value, _: f"{value:,.10g}"))
+    direction.set_major_formatter(matplotlib.ticker.FuncFormatter(_plain))
+
+
+def _plain(value: float, place: int | None) -> str:
+    del place
+    return f"{value:,.10g}".replace("-", "\N{MINUS SIGN}")
 
 
 def colour(i: int) -> str:

@@ -40,7 +40,7 @@ def main(command: str) -> int:
     """Executes a command and returns the exit code."""
     root, file = pathlib.Path(FLAGS.results), pathlib.Path(FLAGS.out) / "paper.md"
     if not root.is_dir():
-        raise errors.UserError(f"there is no folder --results={root}: start this in the folder of the project")
+        raise errors.UserError(f"there is no folder --results={root}: run this in the project's folder")
     if command == "list":
         _list(root)
         return 0

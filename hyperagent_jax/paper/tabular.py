@@ -81,8 +81,7 @@ class Found:
         if self.is_there:
             return None
         raise errors.UserError(
-            f"the study is run by python experiments/run_tabular.py {self.study.study} "
-            f"--logdir={self.root}/tabular"
+            f"run the study with python experiments/run_tabular.py {self.study.study} --logdir={self.root}/tabular"
         )
 
 

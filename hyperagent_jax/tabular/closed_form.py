@@ -75,7 +75,7 @@ def perturbation_of_history(z_0: types.Array, z: types.Array, *, sigma: float, b
 
 
 def residual_perturbation(outcomes: types.Array, z: types.Array) -> types.Array:
-    """m of one pair [M] when perturbed by its own residuals: the mean of (y_i - mean y) z_i.
+    """Calculates m of one pair [M] when perturbed by its own residuals: the mean of (y_i - mean y) z_i.
 
     It minimises the average of |(y_i - mu) z_i - m|^2, as the loss with `residual=1` and sigma=0 does, with mu the
     mean outcome. This is the multiplier bootstrap of a mean.
@@ -88,7 +88,7 @@ def residual_perturbation(outcomes: types.Array, z: types.Array) -> types.Array:
 
 
 def residual_std(outcomes: types.Array) -> types.Array:
-    """Standard deviation of m^T xi over z and xi for m of `residual_perturbation`: s / sqrt(N).
+    """Calculates the standard deviation of m^T xi over z and xi for m of `residual_perturbation`: s / sqrt(N).
 
     s is the standard deviation of the N outcomes [N], so this is the standard error of their mean. It holds for
     independent z and xi with zero mean and E[(xi^T z)^2] = 1, such as z on the sphere of radius sqrt(M) and xi on

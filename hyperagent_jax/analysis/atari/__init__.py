@@ -24,9 +24,6 @@ def report(places: Sequence[str], out: pathlib.Path, title: str | None) -> tuple
     table = stats.summary_rows(found.runs)
     made = page.make(title or "Atari", found, table)
     text = made.write(out)
-    lines = [
-        f"{row['method']}: " + ", ".join(f"{name} {row[name]:.2f}" for name in aggregates.STATISTICS)
-        for row in table[1]
-    ]
+    lines = aggregates.lines(table[1])
     summary = f"{len(found.runs)} runs on {len(found.names)} game(s); {made.num_drawings} figures"
     return text, "\n".join([*lines, summary])

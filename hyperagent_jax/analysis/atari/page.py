@@ -15,6 +15,7 @@ from hyperagent_jax.analysis.atari import published
 from hyperagent_jax.analysis.atari import read
 from hyperagent_jax.analysis.atari import stats
 from hyperagent_jax.analysis.sources import plural
+from hyperagent_jax.analysis.sources import run_length
 
 _CURVES = "Mean unclipped score of each evaluation's episodes. Thin lines are single seeds."
 _AGGREGATES = (
@@ -145,9 +146,7 @@ def _quoted_table() -> str:
 
 def _fact(runs: Sequence[read.Run]) -> str:
     """Describes the runs of one agent."""
-    lengths = sorted({run.interactions for run in runs})
-    # With parallel environments a run may end a few interactions late.
-    length = f"{lengths[0]:,}" + (f" to {lengths[-1]:,}" if lengths[-1] > 1.01 * lengths[0] else "")
+    length = run_length([run.interactions for run in runs])
     games, seeds = len({run.game for run in runs}), len({run.seed for run in runs})
     return f"{plural(games, 'game')}, {plural(seeds, 'seed')}, {length} interactions (four frames each) per run"
 

@@ -62,19 +62,12 @@ def read(places: Sequence[str]) -> Results:
     for path, differing in zip(paths, sources_lib.differing_settings(paths), strict=True):
         rows = sources_lib.read_rows(path, NEEDED, "results.csv of run_atari.py")
         parsed = sources_lib.parse_rows(path, rows, functools.partial(_parse, differing))
-        notes += [note for note in parsed if isinstance(note, str)]
-        finished = [run for run in parsed if isinstance(run, Run)]
-        for run in finished:
-            key = (run.game, run.agent, run.seed)
-            if key in runs:
-                name = sources_lib.one_line(f"{run.agent} on {run.game}, seed {run.seed}")
-                raise errors.UserError(f"duplicate run: {name}")
-            runs[key] = run
+        finished = sources_lib.file_runs(parsed, "game", runs, notes)
         points = _curve(path.with_name("curve.csv")) if rows else []
         for agent in dict.fromkeys(row["agent"] + differing for row in rows):
             if points:
                 curves.setdefault(agent, []).extend(points)
-        sources.append(sources_lib.source(path, len(finished)))
+        sources.append(sources_lib.source(path, finished))
     if not runs:
         raise errors.UserError("no finished runs in " + ", ".join(map(str, places)))
     return Results(list(runs.values()), notes, curves, sources)

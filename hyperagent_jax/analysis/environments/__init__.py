@@ -24,9 +24,6 @@ def report(places: Sequence[str], out: pathlib.Path, title: str | None) -> tuple
     summary = stats.summary_rows(found)
     made = page.make(title or "Returns in environments", found, summary)
     text = made.write(out)
-    lines = [
-        f"{row['method']}: " + ", ".join(f"{name} {row[name]:.2f}" for name in aggregates.STATISTICS)
-        for row in summary[1]
-    ]
+    lines = aggregates.lines(summary[1])
     conclusion = f"{len(found.runs)} runs in {len(found.names)} environment(s); {made.num_drawings} figures"
     return text, "\n".join([*lines, conclusion])

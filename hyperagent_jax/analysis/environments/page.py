@@ -12,6 +12,7 @@ from hyperagent_jax.analysis.environments import read
 from hyperagent_jax.analysis.environments import stats
 from hyperagent_jax.analysis.sources import listed
 from hyperagent_jax.analysis.sources import plural
+from hyperagent_jax.analysis.sources import run_length
 
 _CURVES = (
     "Mean return of each evaluation's episodes, averaged over seeds; bands are 95% bootstrap intervals of the "
@@ -71,9 +72,7 @@ def make(title: str, found: read.Results, summary: _Table) -> pages.Report:
 
 def _fact(runs: Sequence[read.Run]) -> str:
     """Describes the runs of one agent."""
-    lengths = sorted({run.interactions for run in runs})
-    # With parallel environments a run may end a few interactions late.
-    length = f"{lengths[0]:,}" + (f" to {lengths[-1]:,}" if lengths[-1] > 1.01 * lengths[0] else "")
+    length = run_length([run.interactions for run in runs])
     names, seeds = len({run.env for run in runs}), len({run.seed for run in runs})
     return f"{plural(names, 'environment')}, {plural(seeds, 'seed')}, {length} interactions per run"
 

@@ -76,17 +76,10 @@ def read(places: Sequence[str]) -> Results:
         rows = sources_lib.read_rows(path, NEEDED, "results.csv of run_jax.py or run_gymnasium.py")
         label = _labels(path, rows, differing)
         parsed = sources_lib.parse_rows(path, rows, functools.partial(_parse, label))
-        notes += [note for note in parsed if isinstance(note, str)]
-        finished = [run for run in parsed if isinstance(run, Run)]
-        for run in finished:
-            key = (run.env, run.agent, run.seed)
-            if key in runs:
-                name = sources_lib.one_line(f"{run.agent} on {run.env}, seed {run.seed}")
-                raise errors.UserError(f"duplicate run: {name}")
-            runs[key] = run
+        finished = sources_lib.file_runs(parsed, "env", runs, notes)
         if rows:
             points += _curve(path.with_name("curve.csv"), rows[0], label)
-        sources.append(sources_lib.source(path, len(finished)))
+        sources.append(sources_lib.source(path, finished))
     if not runs:
         raise errors.UserError("no finished runs in " + ", ".join(map(str, places)))
     return Results(list(runs.values()), notes, points, sources)

@@ -201,7 +201,7 @@ def chain(file: style.File, tables: dict[str, list[dict]], config: Any) -> None:
 
     variants, returns = _by(tables["results"], "variant"), _by(tables["returns"], "variant")
     title = f"Q(right) \N{MINUS SIGN} Q(wrong) after {config.num_steps:,} interactions, seed {config.seed}"
-    colour, columns = style.line_style(0)["color"], 4
+    colour, columns = style.line_style(0)["color"], 3
     height = 3.1 * math.ceil(len(variants) / columns)
     with style.picture(file, title, (13.0, height), rows=math.ceil(len(variants) / columns), columns=columns) as (
         _,

@@ -59,14 +59,14 @@ class Config:
 
 
 def true_gaps(length: int, discount: float) -> np.ndarray:
-    """How much better the right action of every state is: gamma^d (1 - gamma^2), d steps from the reward."""
+    """Returns how much better every state's right action is: gamma^d (1 - gamma^2), d steps from the reward."""
     values = discount ** np.arange(length - 1.0, -1.0, -1.0)
     back = discount * values[np.maximum(np.arange(length) - 1, 0)]
     return values - back
 
 
 def gaps(beliefs: np.ndarray, right: np.ndarray, second_moment: float) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and standard deviation over indices of Q(s, right) - Q(s, wrong), [num_states] each.
+    """Returns mean and standard deviation over indices of Q(s, right) - Q(s, wrong), [num_states] each.
 
     Args:
         beliefs: coefficients [num_states, 2, M + 1].
@@ -79,7 +79,7 @@ def gaps(beliefs: np.ndarray, right: np.ndarray, second_moment: float) -> tuple[
 
 
 def run(config: Config) -> dict[str, list[dict]]:
-    """`results`: the gap of every state, its mean, its spread and the truth; `returns`: of both policies."""
+    """Returns `results`: every state's gap, its mean, spread and the truth; `returns`: those of both policies."""
     environment = finite.make_chain(config.length, config.max_steps)
     right = finite.chain_actions(config.length)
     rows, returns = [], []

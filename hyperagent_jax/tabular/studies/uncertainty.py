@@ -57,16 +57,17 @@ def run(config: Config) -> dict[str, list[dict]]:
         agent = agents_lib.AGENTS[name](config, base.size_of(task.mdp))
         state, done = agent.init(types.fold_in_tag(key, "init")), 0
         visits = np.zeros((config.size, config.size), int)
+        play = jax.jit(lambda state, k, agent=agent: base.advance(agent, task, state, key, k, 1, _states))
         values = jax.jit(
             lambda state, agent=agent: jax.vmap(lambda key: agent.policy(state, task.mdp.rewards, key).q.max(-1))(
                 jax.random.split(types.fold_in_tag(key, "samples"), config.num_samples)
             )
         )
         for episodes in config.recorded:
-            if episodes > done:
-                state, states = base.advance(agent, task, state, key, done, episodes - done, _states)
-                np.add.at(visits, (np.arange(config.size), np.asarray(states)[:, :-1]), 1)
-                done = episodes
+            for k in range(done, episodes):
+                state, states = play(state, k)
+                visits[np.arange(config.size), np.asarray(states)[0, :-1]] += 1
+            done = episodes
             sampled = np.asarray(values(state), np.float64)
             mean, spread = sampled.mean(0), sampled.std(0)
             rows += [
