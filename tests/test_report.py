@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 SCRIPT = pathlib.Path(__file__).parent.parent / "experiments" / "report.py"
@@ -198,6 +199,32 @@ def test_pictures_have_a_sensible_size(report):
         assert data.startswith(b"\x89PNG") and len(data) > 20_000
         width, height = (int.from_bytes(data[i : i + 4]) for i in (16, 20))
         assert 1_200 <= width <= 2_400 and 600 <= height <= 1_600
+
+
+def test_curves_and_maps_over_training(tmp_path):
+    run = tmp_path / "run"
+    _write(run, [_row("hyperagent", 4, seed, 400) for seed in (0, 1)], {"identity": {"protocol": {}}})
+    with open(run / "curve.csv", "w", newline="") as f:
+        writer = csv.writer(f)
+        writer.writerows(
+            [["seed", "interactions", "episodes", "eval_return"], [0, 400, 100, 0.0], [1, 400, 100, 0.9]]
+        )
+    (run / "maps").mkdir()  # those of seed 0 were deleted
+    np.savez(
+        run / "maps" / "seed_1.npz",
+        value=np.ones((4, 4)),
+        uncertainty=np.full((4, 4), 0.1),
+        uncertainties=np.geomspace(1.0, 0.1, 8)[:, None, None] * np.ones((4, 4)),
+        interactions=400 * np.arange(8),
+        episodes=100 * np.arange(8),
+    )
+    done = _report(f"--results={run}", f"--out={tmp_path / 'out'}")
+    assert done.returncode == 0, done.stderr
+    assert "2 runs, 2 solved; 3 figure(s)" in done.stdout
+    for name in ("learning_curves", "uncertainty"):
+        assert (tmp_path / "out" / f"{name}.png").stat().st_size > 10_000
+    shown = " ".join(_Page((tmp_path / "out" / "report.html").read_text(encoding="utf-8")).text)
+    assert "Over training" in shown and "greedy value of every cell, seed 1" in shown
 
 
 def test_bad_input_is_one_clear_line(tmp_path):

@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 import scripts
 
+from hyperagent_jax.analysis import sources
+from hyperagent_jax.analysis import tabular
 from hyperagent_jax.analysis.tabular import plots as tabular_plots
 from hyperagent_jax.tabular.studies import chain
 from hyperagent_jax.tabular.studies import deep_sea
@@ -20,6 +22,7 @@ from hyperagent_jax.tabular.studies import posterior
 from hyperagent_jax.tabular.studies import propagation
 from hyperagent_jax.tabular.studies import regret
 from hyperagent_jax.tabular.studies import speed
+from hyperagent_jax.tabular.studies import uncertainty
 
 SCRIPT = pathlib.Path(__file__).parent.parent / "experiments" / "run_tabular.py"
 
@@ -63,6 +66,27 @@ def test_uncertainty_spreads_one_step_per_iteration():
     error = 4 / math.sqrt(2 * config.num_samples)
     assert abs(spread[1, 3, 1] - 1.0) < error
     assert abs(spread[2, 2, 1] - math.sqrt(0.5 - 0.5 / math.pi)) < error
+
+
+def test_uncertainty_is_that_of_the_prior_until_cells_are_visited(tmp_path):
+    config = uncertainty.Config(num_episodes=40, size=4, agents=("rlsvi", "psrl"), num_samples=2000)
+    assert config.recorded == [0, 1, 2, 4, 8, 16, 32, 40]
+    tables = uncertainty.run(config)
+    spread, visits = {}, {}
+    for row in tables["results"]:
+        place = row["agent"], row["episodes"], row["row"]
+        spread.setdefault(place, []).append(row["standard_deviation"])
+        visits.setdefault(place, []).append(row["visits"])
+    for (_, episodes, row), counts in visits.items():
+        assert sum(counts) == episodes and len(counts) == row + 1
+    # Values are the larger of two normals with standard deviation sigma / sqrt(beta) = 1.
+    prior = math.sqrt(1.0 - 1.0 / math.pi)
+    for row in range(4):
+        np.testing.assert_allclose(spread["rlsvi", 0, row], prior, rtol=0, atol=5 * prior / math.sqrt(4000))
+    np.testing.assert_allclose(spread["psrl", 0, 3], 0.0, atol=1e-6)  # knows the rewards
+    assert np.mean(spread["rlsvi", 40, 3]) < 0.1 * prior
+    tabular_plots.uncertainty(tmp_path / "uncertainty.png", tables, config)
+    assert _is_drawn(tmp_path / "uncertainty.png")
 
 
 def test_the_lemma_holds_at_its_bound_and_fails_far_below(tmp_path):
@@ -221,6 +245,7 @@ def test_the_script_draws_episodes_to_learn(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert _is_drawn(tmp_path / "deepsea" / "deepsea.png")
+    assert sources.kind(str(tmp_path / "deepsea")) == "deep_sea"
 
 
 def test_the_script_writes_tables_picture_and_configuration(tmp_path):
@@ -234,6 +259,10 @@ def test_the_script_writes_tables_picture_and_configuration(tmp_path):
     record = json.loads((folder / "config.json").read_text())
     assert record["identity"]["config"]["num_samples"] == 200 and "versions" in record
     assert _is_drawn(folder / "propagation.png")
+    assert sources.kind(str(folder)) == sources.kind(str(folder / "results.csv")) == "tabular"
+    text, summary = tabular.report([str(folder)], tmp_path / "report", None)
+    assert summary == "propagation; 1 figure(s)" and _is_drawn(tmp_path / "report" / "propagation.png")
+    assert "num_samples 200" in text and "run_tabular.py propagation" in text and "56 rows" in text
     refused = _run(*arguments)
     assert refused.returncode == 2 and "already holds a run" in refused.stderr
 

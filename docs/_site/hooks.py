@@ -20,6 +20,10 @@ PACKAGE = "hyperagent_jax"
 LINK = re.compile(r"(\[(?:[^\[\]]|\[[^\]]*\])*\]\()([^()\s]+)(\))")
 FENCE = re.compile(r"^(```|~~~).*?^\1[^\n]*$", re.MULTILINE | re.DOTALL)
 FORMULA = re.compile(r'<(span|div) class="arithmatex">\\([(\[])(.*?)\\[)\]]</\1>', re.DOTALL)
+# Code within a line.
+CODE = re.compile(r"<code>([^<>\n]+)</code>")
+# Longer words of code may break, because they could be wider than a phone.
+LONGEST_WORD = 40
 # The first item of a list right after a line of text, which Markdown takes for one paragraph and GitHub does not.
 LIST = re.compile(r"^(?![-*|#\s]|\d+\. )(.+\n)(?=(?:- |1\. ))", re.MULTILINE)
 LANGUAGES = {".py": "python", ".yml": "yaml", ".toml": "toml", ".cff": "yaml", "": "text"}
@@ -106,7 +110,7 @@ def on_page_markdown(markdown, page, config, files):
 
 
 def on_page_content(html, page, config, files):
-    """Turns formulas into MathML, which browsers draw without a script."""
+    """Turns formulas into MathML, which browsers draw without a script, and keeps words of code in one piece."""
 
     def convert(match):
         formula = match[3].replace("&amp;", "&").replace("&lt;", "<").replace("&gt;", ">")
@@ -114,7 +118,13 @@ def on_page_content(html, page, config, files):
         mathml = converter.convert(formula, display=display).replace("<mover>", '<mover accent="true">')
         return f'<span class="display-formula">{mathml}</span>' if display == "block" else mathml
 
-    return FORMULA.sub(convert, html)
+    return CODE.sub(_unbroken, FORMULA.sub(convert, html))
+
+
+def _unbroken(match):
+    """Returns code whose words do not break at hyphens."""
+    words = (f'<span class="word">{x}</span>' if len(x) <= LONGEST_WORD else x for x in match[1].split(" "))
+    return f"<code>{' '.join(words)}</code>"
 
 
 def _outside_fences(change, text):

@@ -40,7 +40,7 @@ def entries(text: str) -> dict[str, Entry]:
     for line in text.splitlines():
         if not line.startswith("| ["):
             continue
-        cells = [cell.strip() for cell in line.strip("| ").split(" | ")]
+        cells = list(filter(None, (cell.strip() for cell in re.split(r"(?<!\\)\|", line))))
         name = cells[0].removeprefix("[").partition("]")[0]
         if name in found:
             raise errors.UserError(f"the index has two lines for {name}: remove one")

@@ -25,23 +25,32 @@ def _runs(found: figure.Found) -> read.Results | None:
     return read.read([str(found.root / folder) for folder in folders]) if folders else None
 
 
+def _longest(runs: read.Results) -> int:
+    return round(max(run.interactions for run in runs.runs), -3)
+
+
 def _what(found: figure.Found, runs: read.Results) -> str:
     """Says what runs the numbers are of."""
-    longest = max(run.interactions for run in runs.runs)
     games = sources_lib.plural(len(runs.names), "game")
     seeds = sources_lib.plural(len({run.seed for run in runs.runs}), "seed")
     shorter = "" if found.state().there else "Runs of the paper's length were not made. "
-    return f"{shorter}After about {round(longest, -3):,} interactions on {games} ({seeds})"
+    return f"{shorter}After about {_longest(runs):,} interactions on {games} ({seeds})"
 
 
 def _picture(
-    draw: Callable[..., None], data: Callable[[read.Results], object], suffix: str = ""
+    draw: Callable[..., None],
+    data: Callable[[read.Results], object],
+    suffix: str = "",
+    *,
+    shows_ours: bool = False,
 ) -> Callable[[figure.Found], Sequence[figure.Picture]]:
     def pictures(found: figure.Found) -> Sequence[figure.Picture]:
         runs = _runs(found)
         if runs is None or not (shown := data(runs)):
             return []
         title = found.figure.title
+        if shows_ours and not found.state().there:
+            title += f", ours after about {_longest(runs):,} interactions"
         return [figure.Picture(suffix, title, lambda file, heading: draw(file, heading, shown))]
 
     return pictures
@@ -149,7 +158,7 @@ FIGURES = (
         says="After 2M interactions on 26 games the IQM is 1.22 for HyperAgent, 1.15 for HyperAgent w. OIS, 0.70 "
         "for DDQN (ours) and 0.13 for DDQN.",
         lines=(*_AGENTS, Line("HyperAgent w. OIS", agent="hyperagent_ois")),
-        pictures=_picture(page.BARS, lambda runs: stats.summary_rows(runs.runs)[1]),
+        pictures=_picture(page.BARS, lambda runs: stats.summary_rows(runs.runs)[1], shows_ours=True),
         finding=_scores,
     ),
     _figure(
@@ -190,7 +199,7 @@ FIGURES = (
         place="Appendix F",
         says="HyperAgent's curves are above those of DDQN (ours), and still rise in some games.",
         lines=_AGENTS,
-        pictures=_picture(plots.curves, lambda runs: runs.curves),
+        pictures=_picture(plots.curves, lambda runs: runs.curves, shows_ours=True),
         finding=_curve_finding,
     ),
 )

@@ -57,8 +57,8 @@ def listing(lines: Sequence[stats.Group], size: int) -> str:
         if not (runs := line.at(size)):
             continue
         summary = stats.summarise(runs)
-        mean = "" if summary.mean is None else f" {summary.mean:,.0f}"
-        parts.append(f"{line.label}{mean} ({summary.solved} of {summary.solved + summary.failed})")
+        mean = "none" if summary.mean is None else f"{summary.mean:,.0f}"
+        parts.append(f"{mean} for {line.label} ({summary.solved} of {summary.solved + summary.failed})")
     return f"Mean episodes of the solved seeds at size {size}: {', '.join(parts)}."
 
 

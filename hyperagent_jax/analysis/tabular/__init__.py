@@ -21,4 +21,4 @@ def report(places: Sequence[str], out: pathlib.Path, title: str | None) -> tuple
     studies = [read.read(place) for place in places]
     made = page.make(title or "The theory in tables", studies)
     text = made.write(out)
-    return text, f"{len(studies)} studies; {made.num_drawings} figures"
+    return text, f"{', '.join(study.name for study in studies)}; {made.num_drawings} figure(s)"

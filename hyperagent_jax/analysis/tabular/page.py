@@ -20,8 +20,7 @@ def make(title: str, studies: Sequence[read.Study]) -> pages.Report:
     """Returns the report on studies."""
     return pages.Report(
         title=title,
-        lead=f"{plural(len(studies), 'study') if len(studies) == 1 else f'{len(studies)} studies'}: "
-        f"{listed(study.name for study in studies)}.",
+        lead=f"Of run_tabular.py: {listed(study.name for study in studies)}.",
         facts={study.name: _settings(study.settings) for study in studies},
         notes=[f"The configuration of {study.folder} is unknown." for study in studies if study.source.problem],
         sections=[pages.Section(study.name.capitalize(), _drawings(study), _tables(study)) for study in studies],
