@@ -95,8 +95,8 @@ def test_sentences_follow_from_the_rows(tmp_path):
     # At size 30: 400 and (4 * 300 + 10,000) / 5 = 2,240; their standard errors 7.07 and 1,940.
     assert FIGURE.open(tmp_path).finding() == (
         "Mean episodes of the solved seeds at size 30: 400 for independent (5 of 5), 300 for dependent (4 of 5). "
-        "At size 30 dependent takes at least 5.60 times the episodes of independent (0.9 standard errors, which is "
-        "not a clear difference)."
+        "At size 30 dependent takes at least 5.60 times the episodes of independent (0.9 standard errors, which "
+        "is not a clear difference)."
     )
     assert main.FIGURES["sigma"].open(tmp_path).finding() == ""
 
