@@ -37,9 +37,10 @@ def test_merged_folders_are_complete(folder):
 def _folder(root, name, grid, **record):
     (root / name).mkdir(parents=True)
     (root / name / "results.csv").write_text("agent,seed\nhyperagent,0\nhyperagent,1\n")
-    record = {"commit": "0123456789", "machine": {"cores": 2, "processor": "A"}, "grid": grid, **record}
     command = "sweep.py --grid='{}' --logdir=logs/old --resume --num_workers=2"
-    (root / name / "config.json").write_text(json.dumps({"identity": {}, "command": command, **record}))
+    made = {"identity": {}, "command": command, "commit": "0123456789", "grid": grid}
+    record = {**made, "machine": {"cores": 2, "processor": "A"}, **record}
+    (root / name / "config.json").write_text(json.dumps(record))
 
 
 def test_rows_commits_and_commands_are_filled_in(tmp_path):
@@ -51,6 +52,19 @@ def test_rows_commits_and_commands_are_filled_in(tmp_path):
     assert '# a/b: In two parts.\npython experiments/sweep.py --grid=\'{"agent": "hyperagent"}\'' in text
     assert " --logdir=results/a/b\n" in text and "--resume --num" not in text
     assert index.render(root, text) == text
+
+
+def test_figures_of_the_paper_have_a_command_of_their_own(tmp_path):
+    root = tmp_path / "results"
+    _folder(root, "paper/sigma", {"sigma": [0.0, 0.1]}, command="paper.py sigma --run --num_workers=1 --resume")
+    text = index.render(root, HEADS, {"paper/sigma": index.Entry("Why?", "page")})
+    assert "\n# paper/sigma\npython experiments/paper.py sigma --run\n" in text
+
+
+def test_an_empty_column_is_not_part_of_the_page(tmp_path):
+    _folder(tmp_path, "a", {})
+    text = index.render(tmp_path, f"{HEADS}| [a](a) | Why? | 2 | 0123456 | 2 cores | | [page](page.md) |\n")
+    assert "| 2 cores of A | [page](page.md) |\n" in text
 
 
 @pytest.mark.parametrize(

@@ -102,6 +102,9 @@ def _command(root: pathlib.Path, name: str, record: dict[str, Any]) -> Iterator[
     place = pathlib.PurePosixPath(root.name, name)
     is_study = sources.part(record, "identity").get("experiment", "").startswith("tabular_")
     kept = [text for text in arguments if not _LEFT_OUT.fullmatch(text)]
+    if script == "paper.py":  # which knows grid and folder
+        yield f"python experiments/{script} {_joined(kept)}"
+        return
     if "grid" in record:
         file = place / "grid.json"
         text = str(file) if (root.parent / file).exists() else json.dumps(record["grid"])
