@@ -119,7 +119,7 @@ def test_findings_of_given_runs(monkeypatch):
     assert "the line 10.0 N + 0 has R2 1.00" in growth and "(6 of 6 runs solved" in growth
     assert growth.endswith("A takes the fewest there, failures counted at the limit.")
     assert findings.first_failures(None).endswith("Some seeds fail: B from 40 on.")
-    assert "size 40: A 400 (2 of 2), B (0 of 2)" in findings.alike(None)
+    assert "size 40: 400 for A (2 of 2), none for B (0 of 2)" in findings.alike(None)
     assert findings.alike(None).endswith(
         "A and B differ by 9600.0 standard errors, failures counted at the limit."
     )
