@@ -5,6 +5,7 @@ Example: python experiments/run_tabular.py lemma
 """
 
 import dataclasses
+import os
 import pathlib
 import time
 from typing import Any
@@ -115,8 +116,9 @@ def _least_bytes(config: Any) -> int:
 
 
 def main(command: str) -> int:
-    # Only `bench` uses more than one device; this must be set before jax is used.
-    jax.config.update("jax_num_cpu_devices", cli.num_cores())
+    # On a CPU every core is a device, unless the user asks for another number; this is set before jax is used.
+    if "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", ""):
+        jax.config.update("jax_num_cpu_devices", cli.num_cores())
     names = list(STUDIES) if command == "all" else [command]
     configs = {name: config_lib.from_flags(name, CONFIGS, FLAGS, kind="command") for name in names}
     cli.require_backend()

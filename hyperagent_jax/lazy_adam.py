@@ -321,6 +321,7 @@ def _step(
     updates, opt_state = rules.rest_optimizer.update(clipped, state.opt_state.rest, state.params)
     params = optax.apply_updates(state.params, updates)
     count = state.count + 1
+    opt_state = optax.tree.set(opt_state, count=count)  # the same number; a GPU then counts once
     target_params = optax.periodic_update(params, state.target_params, count, rules.target_period)
     return params, target_params, opt_state, rules.advance.with_gradient(rows, clip * row_gradient, count)
 

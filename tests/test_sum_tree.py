@@ -69,9 +69,27 @@ def test_writing_rows_is_writing_leaves():
     leaves, weights = rng.uniform(size=(3, 64)).astype(np.float32), rng.uniform(size=40).astype(np.float32)
     positions = rng.integers(0, 3 * 64, 40)
     positions[20:] = positions[rng.integers(0, 20, 20)]  # many of them more than once
+    weights[30:] = weights[positions[30:] % 20]  # and some of these with equal weights
     expected = leaves.reshape(-1).copy()
     expected[positions] = 0.0
     np.maximum.at(expected, positions, weights)
     for write in (sum_tree.set_leaves, sum_tree.set_leaf_rows):
         written = write(jnp.asarray(leaves), jnp.asarray(positions), jnp.asarray(weights))
         np.testing.assert_array_equal(np.asarray(written).reshape(-1), expected)
+
+
+def test_summing_a_whole_level_is_summing_its_changed_rows():
+    rng = np.random.default_rng(1)
+    below, rows = rng.integers(0, 9, (5, 64)).astype(np.float32), jnp.array([4, 1, 4])
+    level = jnp.zeros((1, 64)).at[0, :5].set(below.sum(1))
+    below[[1, 4]] = rng.integers(0, 9, (2, 64))
+    expected = np.pad(below.sum(1), (0, 59))[None]
+    for update in (sum_tree._sum_some, sum_tree._sum_all):
+        np.testing.assert_array_equal(update(level, jnp.asarray(below), rows), expected)
+
+
+def test_the_largest_number_below():
+    numbers = np.random.default_rng(2).random(100_000).astype(np.float32) * np.float32(1e3)
+    numbers[:40] = 2.0 ** np.arange(-20.0, 20.0)
+    below = numbers * sum_tree._NEXT_BELOW
+    np.testing.assert_array_equal(below, np.nextafter(numbers, np.float32(0)))

@@ -259,7 +259,7 @@ def test_no_draw_has_probability_zero():
 
 def test_many_runs_are_single_runs(mdp):
     agent = agents.AGENTS["hyperagent"](agents.Settings(), SIZE)
-    many = base.run_many(agent, mdp, jnp.arange(5), 20, block=2)
+    many = base.run_many(agent, mdp, jnp.arange(5), 20, seeds_per_group=2)
     own = base.run_many(agent, jax.tree.map(lambda x: jnp.stack([x] * 5), mdp), jnp.arange(5), 20)
     one = jax.jit(lambda seed: base.run(agent, mdp, seed, 20))
     for seed in range(5):

@@ -7,6 +7,7 @@ import os
 import pathlib
 import subprocess
 import sys
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ import scripts
 from hyperagent_jax.analysis import sources
 from hyperagent_jax.analysis import tabular
 from hyperagent_jax.analysis.tabular import plots as tabular_plots
+from hyperagent_jax.tabular import base
 from hyperagent_jax.tabular.studies import chain
 from hyperagent_jax.tabular.studies import deep_sea
 from hyperagent_jax.tabular.studies import lemma
@@ -181,31 +183,68 @@ def test_speed_compares_the_same_work():
         assert abs(row["mean_return_at_the_end"] - rows[0]["mean_return_at_the_end"]) < 0.2
 
 
-def test_seeds_on_several_devices_are_the_same_seeds():
-    """A mesh of four devices needs a process of its own."""
-    code = """
-import jax
-jax.config.update("jax_num_cpu_devices", 4)
-import jax.numpy as jnp, numpy as np
-from hyperagent_jax.tabular import base, hyperagent, mdps
+STUDIES = """
+import jax, numpy as np
+from hyperagent_jax.tabular import base
+from hyperagent_jax.tabular.studies import deep_sea, lemma, regret
 
-mdp = mdps.dirichlet(jax.random.key(0), 3, 2, 4, beta=3.0)
-agent = hyperagent.make_agent(hyperagent.Config(), base.size_of(mdp))
-for environment in (mdp, jax.tree.map(lambda x: jnp.stack([x] * 8), mdp)):
-    arguments = (agent, environment, jnp.arange(8), 60)
-    spread = base.run_many(*arguments, devices=jax.devices())
-    assert len(spread.sharding.device_set) == 4
-    np.testing.assert_allclose(base.run_many(*arguments), spread, atol=1e-5)
+settings = dict(num_seeds=7, seeds_per_group=2)
+small = dict(num_states=3, num_actions=2, horizon=3, num_episodes=40, **settings)
+runs = {
+    "lemma": lambda: lemma.run(lemma.Config(index_dims=(2,), delta=0.5, epsilon=0.9, **small)),
+    "regret": lambda: regret.run(regret.Config(agents=("rlsvi",), cost_episodes=(), **small)),
+    "deepsea": lambda: deep_sea.run(
+        deep_sea.Config(agents=("rlsvi",), sizes=(4,), num_episodes=250, window=50, **settings)
+    ),
+}
+four = jax.devices()
+used = {group.device for group in base.groups(**settings)}
+assert len(four) == 4 and used == set(four)
+for name, run in runs.items():
+    jax.local_devices = lambda: four
+    expected = run()
+    jax.local_devices = lambda: four[:1]
+    found = run()
+    assert all(expected.values()) or name == "regret"
+    assert repr(found) == repr(expected), name
+print("equal")
 """
+
+
+def test_groups_on_four_devices_give_the_tables_of_one_device():
     done = subprocess.run(
-        [sys.executable, "-c", code],
+        [sys.executable, "-c", STUDIES],
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=280,
         check=False,
-        env={**os.environ, "PYTHONPATH": str(SCRIPT.parent.parent)},
+        env={
+            **os.environ,
+            "PYTHONPATH": str(SCRIPT.parent.parent),
+            "XLA_FLAGS": "--xla_force_host_platform_device_count=4",
+        },
     )
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0 and done.stdout.splitlines()[-1] == "equal", done.stderr
+
+
+def test_groups_of_seeds():
+    """One core's share on CPU, an even share of the devices on accelerators, or what the user wants."""
+
+    class Device(NamedTuple):
+        platform: str
+        number: int
+
+    def sizes(num_seeds, platform, num_devices, **options):
+        devices = [Device(platform, i) for i in range(num_devices)]
+        groups = base.groups(num_seeds, devices=devices, **options)
+        assert [group.device.number for group in groups] == [i % num_devices for i in range(len(groups))]
+        return [len(range(num_seeds)[group.seeds]) for group in groups]
+
+    assert sizes(70, "cpu", 2) == [32, 32, 6]
+    assert sizes(70, "cpu", 2, on_cpu=70) == [70]
+    assert sizes(70, "gpu", 4) == [18, 18, 18, 16]
+    assert sizes(3, "tpu", 4) == [1, 1, 1]
+    assert sizes(7, "gpu", 2, seeds_per_group=2) == [2, 2, 2, 1]
 
 
 def test_bad_input_is_one_clear_line(tmp_path):

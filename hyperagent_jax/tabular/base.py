@@ -14,6 +14,9 @@ from hyperagent_jax.tabular import closed_form
 from hyperagent_jax.tabular import mdps
 from hyperagent_jax.tabular import solvers
 
+# On a CPU as many seeds are vmapped together: few enough for their tables to fit in a core's cache.
+SEEDS_PER_CORE = 32
+
 
 @dataclasses.dataclass(frozen=True)
 class Size:
@@ -168,6 +171,38 @@ def run(agent: Agent, mdp: mdps.FiniteMdp, seed: types.Array, num_episodes: int,
     return advance(agent, make_task(mdp), state, key, 0, num_episodes, record)[1]
 
 
+class Group(NamedTuple):
+    """Seeds that are vmapped together, and the device that runs them."""
+
+    seeds: slice
+    device: jax.Device
+
+
+def groups(
+    num_seeds: int,
+    seeds_per_group: int | None = None,
+    *,
+    on_cpu: int = SEEDS_PER_CORE,
+    devices: Sequence[jax.Device] = (),
+) -> list[Group]:
+    """Divides seeds into groups and the groups among devices.
+
+    Every device runs the whole program of its groups, so results do not depend on the number of devices; in their
+    last bits they depend on the size of the groups.
+
+    Args:
+        num_seeds: number of seeds.
+        seeds_per_group: size of a group; None for `on_cpu` on CPU and an even share per device on accelerators.
+        on_cpu: size of a group on CPU.
+        devices: the devices; all local ones by default.
+    """
+    devices = devices or jax.local_devices()
+    own = on_cpu if devices[0].platform == "cpu" else -(-num_seeds // len(devices))
+    size = seeds_per_group or own
+    firsts = range(0, num_seeds, size)
+    return [Group(slice(first, first + size), devices[i % len(devices)]) for i, first in enumerate(firsts)]
+
+
 def compile_many(
     agent: Agent,
     mdp: mdps.FiniteMdp,
@@ -175,10 +210,10 @@ def compile_many(
     num_episodes: int,
     record: Record = regret,
     *,
-    block: int = 32,
+    seeds_per_group: int | None = None,
     devices: Sequence[jax.Device] = (),
 ) -> Callable[[], Any]:
-    """Compiles `run` for many seeds as one call, whose records have a leading axis of seeds.
+    """Compiles `run` for many seeds, whose records, numpy arrays, have a leading axis of seeds.
 
     Args:
         agent: the agent.
@@ -186,31 +221,30 @@ def compile_many(
         seeds: whole numbers, [num_seeds].
         num_episodes: K.
         record: what to record of an episode.
-        block: number of seeds vmapped together: few enough for their tables to fit in a core's cache.
-        devices: devices over which to split the seeds evenly; empty for the default device.
+        seeds_per_group: seeds that are vmapped together; see `groups`.
+        devices: the devices; all local ones by default.
     """
     own_mdps = mdp.start.ndim == 2
 
-    def many(mdp: mdps.FiniteMdp, seeds: types.Array) -> Any:
-        def one(x: Any) -> Any:
-            mdp_of_seed, seed = x if own_mdps else (mdp, x)
-            return run(agent, mdp_of_seed, seed, num_episodes, record)
+    def one(mdp: mdps.FiniteMdp, seed: types.Array) -> Any:
+        return run(agent, mdp, seed, num_episodes, record)
 
-        return jax.lax.map(one, (mdp, seeds) if own_mdps else seeds, batch_size=block)
+    many = jax.jit(jax.vmap(one, (0 if own_mdps else None, 0)))
+    programs: dict[tuple[int, jax.Device], Any] = {}
+    calls = []
+    for group in groups(len(seeds), seeds_per_group, devices=devices):
+        own = jax.tree.map(lambda x, own=group.seeds: x[own], mdp) if own_mdps else mdp
+        arguments = jax.device_put((own, seeds[group.seeds]), group.device)
+        key = (len(arguments[1]), group.device)
+        if key not in programs:
+            programs[key] = many.lower(*arguments).compile()
+        calls.append((programs[key], arguments))
 
-    if devices:
-        over_seeds, whole = jax.P("seeds"), jax.P()
-        mesh = jax.sharding.Mesh(np.array(devices), ("seeds",))
-        many = jax.shard_map(
-            many,
-            mesh=mesh,
-            in_specs=(over_seeds if own_mdps else whole, over_seeds),
-            out_specs=over_seeds,
-            check_vma=False,  # the initial carry is the same for all seeds
-        )
-    compiled = jax.jit(many).lower(mdp, seeds).compile()
-    placed = jax.device_put((mdp, seeds), compiled.input_shardings[0])
-    return lambda: compiled(*placed)
+    def call() -> Any:
+        records = [program(*arguments) for program, arguments in calls]  # all devices work while the first is read
+        return jax.tree.map(lambda *x: np.concatenate(x), *jax.device_get(records))
+
+    return call
 
 
 def run_many(*arguments: Any, **options: Any) -> Any:

@@ -35,6 +35,8 @@ class Config(agents_lib.Settings):
         first_seed: seed of the first run.
         window: a run is solved once the policies of this many consecutive episodes are all optimal; the number of
             episodes before these is the episodes to learn.
+        seeds_per_group: seeds vmapped together on a device; None for all on CPU and an even share per device on
+            accelerators.
     """
 
     num_episodes: int = 3000
@@ -48,10 +50,11 @@ class Config(agents_lib.Settings):
     num_seeds: int = 5
     first_seed: int = 100
     window: int = 100
+    seeds_per_group: int | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        checks.positive(self, "num_seeds", "window")
+        checks.positive(self, "num_seeds", "window", "seeds_per_group")
         checks.not_empty(self, "agents", "sizes")
         checks.whole_number("first_seed", self.first_seed, 0)
         agents_lib.check_names(self.agents)
@@ -106,23 +109,54 @@ def first_window(is_optimal: np.ndarray, window: int) -> int | None:
     return int(starts[0]) if len(starts) else None
 
 
+class _Group:
+    """Seeds that are vmapped together, and how far they have come."""
+
+    def __init__(self, settings: Config, name: str, size: int, seeds: range, device: jax.Device):
+        environments = [mdps.deep_sea(size, seed) for seed in seeds]
+        agent = agents_lib.AGENTS[name](settings, base.size_of(environments[0]))
+        tasks = jax.vmap(base.make_task)(jax.tree.map(lambda *x: jnp.stack(x), *environments))
+        keys = jax.vmap(lambda seed: prng.hash_key(jax.random.key(seed)))(jnp.asarray(seeds))
+        tasks, keys = jax.device_put((tasks, keys), device)
+        self._states = jax.vmap(agent.init)(keys)
+
+        @functools.partial(jax.jit, donate_argnums=0)
+        def advance(states: Any, first: int) -> tuple[Any, types.Array]:
+            one = lambda task, state, key: base.advance(  # noqa: E731
+                agent, task, state, key, first, _CHUNK, base.regret
+            )
+            return jax.vmap(one)(tasks, states, keys)
+
+        self._advance, self._settings = advance, settings
+        self._regret = np.zeros((len(seeds), 0))
+        self._more: types.Array | None = None
+        self.learned: list[int | None] = [None] * len(seeds)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all seeds have learned or played all episodes."""
+        return None not in self.learned or self._regret.shape[1] >= self._settings.num_episodes
+
+    def dispatch(self) -> None:
+        """Starts the next episodes on the device."""
+        self._states, self._more = self._advance(self._states, self._regret.shape[1])
+
+    def collect(self) -> None:
+        """Waits for these episodes."""
+        assert self._more is not None
+        self._regret = np.concatenate([self._regret, self._more], 1)[:, : self._settings.num_episodes]
+        self.learned = [first_window(x < _OPTIMAL, self._settings.window) for x in self._regret]
+
+
 def _episodes_to_learn(settings: Config, name: str, size: int) -> list[int | None]:
     seeds = range(settings.first_seed, settings.first_seed + settings.num_seeds)
-    environments = [mdps.deep_sea(size, seed) for seed in seeds]
-    agent = agents_lib.AGENTS[name](settings, base.size_of(environments[0]))
-    tasks = jax.vmap(base.make_task)(jax.tree.map(lambda *x: jnp.stack(x), *environments))
-    keys = jax.vmap(lambda seed: prng.hash_key(jax.random.key(seed)))(jnp.asarray(seeds))
-    states = jax.vmap(agent.init)(keys)
-
-    @functools.partial(jax.jit, donate_argnums=0)
-    def advance(states: Any, first: int) -> tuple[Any, types.Array]:
-        one = lambda task, state, key: base.advance(agent, task, state, key, first, _CHUNK, base.regret)  # noqa: E731
-        return jax.vmap(one)(tasks, states, keys)
-
-    regret = np.zeros((settings.num_seeds, 0))
-    learned: list[int | None] = [None] * settings.num_seeds
-    while None in learned and regret.shape[1] < settings.num_episodes:
-        states, more = advance(states, regret.shape[1])
-        regret = np.concatenate([regret, more], 1)[:, : settings.num_episodes]
-        learned = [first_window(x < _OPTIMAL, settings.window) for x in regret]
-    return learned
+    groups = [
+        _Group(settings, name, size, seeds[own], device)
+        for own, device in base.groups(len(seeds), settings.seeds_per_group, on_cpu=len(seeds))
+    ]
+    while running := [group for group in groups if not group.is_done]:
+        for group in running:
+            group.dispatch()
+        for group in running:
+            group.collect()
+    return sum((group.learned for group in groups), [])

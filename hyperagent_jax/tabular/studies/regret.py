@@ -39,6 +39,8 @@ class Config(agents_lib.Settings):
         num_actions: A of the Dirichlet MDPs.
         horizon: H of the Dirichlet MDPs.
         cost_episodes: numbers of episodes after which the cost of a step is measured.
+        seeds_per_group: seeds vmapped together on a device; None for 32 on CPU and an even share per device on
+            accelerators.
     """
 
     environments: tuple[str, ...] = (DIRICHLET, RIVER_SWIM)
@@ -49,10 +51,11 @@ class Config(agents_lib.Settings):
     num_actions: int = 3
     horizon: int = 6
     cost_episodes: tuple[int, ...] = (10, 100, 1000, 3000)
+    seeds_per_group: int | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        checks.positive(self, "num_seeds", "num_states", "num_actions", "horizon")
+        checks.positive(self, "num_seeds", "num_states", "num_actions", "horizon", "seeds_per_group")
         checks.not_empty(self, "agents", "environments")
         checks.whole_number("first_seed", self.first_seed, 0)
         if min(self.cost_episodes, default=1) < 1:
@@ -88,7 +91,9 @@ def run(config: Config) -> dict[str, list[dict]]:
                 curve += [_point(environment, name, int(k), float(x)) for k, x in zip(episodes, most, strict=True)]
         for name in config.agents:
             agent = agents_lib.AGENTS[name](config, size)
-            regret = np.asarray(base.run_many(agent, mdp, seeds, config.num_episodes), np.float64)
+            regret = base.run_many(
+                agent, mdp, seeds, config.num_episodes, seeds_per_group=config.seeds_per_group
+            ).astype(np.float64)
             total = regret.cumsum(1)
             error = total.std(0, ddof=1) / np.sqrt(len(total)) if len(total) > 1 else np.zeros(config.num_episodes)
             curve += [_point(environment, name, int(k), total[:, k - 1].mean(), error[k - 1]) for k in episodes]
