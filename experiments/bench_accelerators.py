@@ -4,7 +4,8 @@ Both compilers run on any machine (extras aot-tpu and aot-cuda). Nothing runs on
 TPU compiler's own estimate of one step, without gathers and scatters, whose number is `tpu_gathers`;
 `tpu_row_loops` are the scatters that it would run row by row. `cuda_kernels` is the number of kernels a GPU
 launches per step, at about 4 microseconds each, and `cuda_copies` how many of them copy a megabyte or more. Memory
-is that of arguments and temporaries. `cpu_us` is measured on this machine, including the evaluation after a chunk.
+is that of arguments and temporaries. `cpu_us` is measured on this machine, including the evaluation after a chunk;
+it is processor time, because other jobs hardly change that.
 A step is a step of 16 seeds on DeepSea, an update or a choice of actions on Atari, or an episode of 32 tabular
 seeds.
 """
@@ -129,15 +130,15 @@ def _rows(targets: list[str]) -> Iterator[dict]:
 
 
 def _measured(compiled: Any, program: Any, num_steps: int) -> float:
-    """Microseconds of one step, here; the faster of two calls."""
+    """Microseconds of processor time of one step, here; the faster of two calls."""
     import jax
 
     seconds = []
     for _ in range(2):
         arguments = jax.block_until_ready(jax.jit(program.make_arguments)())
-        begin = time.perf_counter()
+        begin = time.process_time()
         jax.block_until_ready(compiled(*arguments))
-        seconds.append(time.perf_counter() - begin)
+        seconds.append(time.process_time() - begin)
     return 1e6 * min(seconds) / num_steps
 
 

@@ -240,6 +240,16 @@ def _up_to_date(
     return rules.advance(rows, updated, count), target, updated
 
 
+def _squared_norm(row_gradient: types.Array, same: types.Array) -> types.Array:
+    """Returns the sum of squares of distinct rows; `same` [B, B] says which occurrences are of the same one."""
+    return jnp.sum(jnp.sum(row_gradient**2, axis=1) / jnp.sum(same, axis=1))
+
+
+def _squared_norm_at_once(row_gradient: types.Array, same: types.Array) -> types.Array:
+    """Implements `_squared_norm` with a kernel less on a GPU; other last bits."""
+    return jnp.sum(row_gradient**2 / jnp.sum(same, axis=1, keepdims=True))
+
+
 def update(
     state: types.LearnerState,
     batch: types.Batch,
@@ -290,8 +300,8 @@ def update(
     # of them write the same values.
     same = (states[:, None] == states[None, :]).astype(jnp.float32)
     row_gradient = jnp.matmul(same, row_gradient[:, 0], precision=jax.lax.Precision.HIGHEST)
-    squared_norm = optax.tree.norm(rest_gradient, squared=True) + jnp.sum(
-        jnp.sum(row_gradient**2, axis=1) / jnp.sum(same, axis=1)
+    squared_norm = optax.tree.norm(rest_gradient, squared=True) + jax.lax.platform_dependent(
+        row_gradient, same, cpu=_squared_norm, default=_squared_norm_at_once
     )
     params, target_params, opt_state, rows = _step(state, rest_gradient, rows, row_gradient, squared_norm, rules)
     packed = jnp.stack([rows.value, rows.mu, rows.nu, target], axis=1)
@@ -321,7 +331,6 @@ def _step(
     updates, opt_state = rules.rest_optimizer.update(clipped, state.opt_state.rest, state.params)
     params = optax.apply_updates(state.params, updates)
     count = state.count + 1
-    opt_state = optax.tree.set(opt_state, count=count)  # the same number; a GPU then counts once
     target_params = optax.periodic_update(params, state.target_params, count, rules.target_period)
     return params, target_params, opt_state, rules.advance.with_gradient(rows, clip * row_gradient, count)
 

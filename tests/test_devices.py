@@ -87,6 +87,40 @@ def test_sweeps_on_four_devices_give_the_rows_of_one_device(tmp_path):
     assert _check_devices("sweep.py", [f"--grid={json.dumps(grid)}"], tmp_path, ["results.csv"]) == [12]
 
 
+PARENT = """
+import sys
+import jax
+from hyperagent_jax.experiment import deep_sea, driver, launching
+
+
+class Launcher:
+    @staticmethod
+    def run_tasks(function, tasks, *arguments, **options):
+        print("tasks", jax.default_backend(), [task.seeds for task in tasks])
+        return True
+
+
+launching.load = lambda name, environment: Launcher
+driver.main(deep_sea.EXPERIMENT)
+"""
+
+
+@pytest.mark.parametrize(
+    "arguments, groups",
+    [
+        (["--launcher=ray", "--gpus_per_task=0.25"], "[(0, 1, 2)]"),
+        (["--launcher=slurm", "--gpus_per_task=1", "--seeds_per_group=2"], "[(0, 1), (2,)]"),
+        (["--launcher=ray"], "[(0,), (1,), (2,)]"),
+    ],
+)
+def test_a_parent_of_jobs_uses_no_accelerator(arguments, groups, tmp_path):
+    """JAX is told to use a GPU, and there is none: only jobs may look for it."""
+    arguments += ["--agent=ddqn", "--size=4", "--num_seeds=3", "--noprogress", f"--logdir={tmp_path / 'run'}"]
+    environment = {**os.environ, "JAX_PLATFORMS": "cuda"}
+    printed = _run("-c", PARENT, *arguments, environment=environment).splitlines()
+    assert f"tasks cpu {groups}" in printed
+
+
 def test_tasks_run_on_the_devices_and_failures_are_told(monkeypatch):
     events, failed = [], []
 

@@ -10,8 +10,6 @@ import re
 import shlex
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import jax
-
 from hyperagent_jax import agents
 from hyperagent_jax import config as config_lib
 from hyperagent_jax import errors
@@ -107,9 +105,9 @@ class NoOptions:
     """Options of an experiment without any."""
 
 
-def default_group_size(num_seeds: int) -> int:
+def default_group_size(num_seeds: int, num_accelerators: int) -> int:
     """Returns how many seeds run as one group: one on a CPU, an even share per device on accelerators."""
-    return 1 if jax.default_backend() == "cpu" else -(-num_seeds // jax.local_device_count())
+    return -(-num_seeds // num_accelerators) if num_accelerators else 1
 
 
 class Experiment(abc.ABC):
@@ -171,8 +169,8 @@ class Experiment(abc.ABC):
         """Returns the config as it will run, with the replay capacity limited to the length of the run."""
         return config_lib.cap_replay(config, self.length(protocol))
 
-    def group_size(self, options: Any, num_seeds: int) -> int:
-        """Returns how many seeds of a problem run as one group."""
+    def group_size(self, options: Any, num_seeds: int, num_accelerators: int) -> int:
+        """Returns how many seeds of a problem run as one group, on a CPU or on a number of accelerators."""
         return 1
 
     def program(self, task: Task) -> Any:

@@ -71,6 +71,23 @@ def num_workers() -> int:
     return flags.FLAGS.num_workers or (num_cores() if jax.default_backend() == "cpu" else 1)
 
 
+def _is_cluster() -> bool:
+    return flags.FLAGS.launcher in ("ray", "slurm")
+
+
+def leave_accelerators_to_jobs() -> None:
+    """Keeps this process on the CPU if jobs do the work: accelerators are theirs, and its host may have none."""
+    if _is_cluster():
+        jax.config.update("jax_platforms", "cpu")
+
+
+def num_accelerators() -> int:
+    """Returns the number of accelerators over which the seeds of a problem are divided; 0 if runs use the CPU."""
+    if _is_cluster():  # a job uses one
+        return int(flags.FLAGS.gpus_per_task > 0)
+    return 0 if jax.default_backend() == "cpu" else jax.local_device_count()
+
+
 def cluster_settings(folder: str) -> launching.ClusterSettings:
     """Returns the cluster settings that the flags give."""
     values = flags.FLAGS

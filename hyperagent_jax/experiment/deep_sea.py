@@ -276,8 +276,9 @@ class DeepSea(base.Experiment):
     def length(self, protocol: Protocol) -> int:
         return protocol.max_episodes * protocol.size
 
-    def group_size(self, options: Options, num_seeds: int) -> int:
-        return options.seeds_per_group or (1 if options.runner == "loop" else base.default_group_size(num_seeds))
+    def group_size(self, options: Options, num_seeds: int, num_accelerators: int) -> int:
+        default = 1 if options.runner == "loop" else base.default_group_size(num_seeds, num_accelerators)
+        return options.seeds_per_group or default
 
     def identity(self, task: base.Task) -> dict[str, Any]:
         return {**super().identity(task), "runner": task.options.runner}

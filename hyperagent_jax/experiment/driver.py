@@ -167,7 +167,7 @@ def _grouped(plan: base.Plan, missing: Sequence[base.Task]) -> tuple[list[base.T
                 rest = [seed for seed in rest if seed not in group]
             elif not {*group} & wanted:
                 checkpoint.delete(folder / f"{name}.npz")
-        width = plan.experiment.group_size(cell[0].options, len(every))
+        width = plan.experiment.group_size(cell[0].options, len(every), cli.num_accelerators())
         groups += [tuple(rest[i : i + width]) for i in range(0, len(rest), width)]
         for group in groups:
             task = dataclasses.replace(cell[0], seeds=group, checkpoint_seconds=FLAGS.checkpoint_seconds)
@@ -197,7 +197,8 @@ def _check(plan: base.Plan, is_local: bool = True) -> tuple[int, base.Task, dict
     needs, refused = [], {}
     for cell in plan.cells()[:_MOST_CHECKED]:
         task = cell[0]
-        together = min(plan.experiment.group_size(task.options, len(cell)), len(cell))
+        width = plan.experiment.group_size(task.options, len(cell), cli.num_accelerators())
+        together = min(width, len(cell))
         try:
             with errors.settings_are_the_users():
                 num_bytes = together * plan.experiment.num_bytes(task)
@@ -271,6 +272,7 @@ def execute(plan: base.Plan) -> int:
     experiment = plan.experiment
     if math.isnan(FLAGS.checkpoint_seconds):
         raise errors.UserError("--checkpoint_seconds must be a number, got nan")
+    cli.leave_accelerators_to_jobs()
     cli.require_backend()
     num_bytes, largest, refused = _check(plan, FLAGS.launcher == "local")
     num_workers = 1 if distributed.current() else min(cli.num_workers(), len(plan.tasks))

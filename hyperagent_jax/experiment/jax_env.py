@@ -180,8 +180,8 @@ class JaxEnv(base.Experiment):
     def length(self, protocol: Protocol) -> int:
         return protocol.steps
 
-    def group_size(self, options: Options, num_seeds: int) -> int:
-        return options.seeds_per_group or base.default_group_size(num_seeds)
+    def group_size(self, options: Options, num_seeds: int, num_accelerators: int) -> int:
+        return options.seeds_per_group or base.default_group_size(num_seeds, num_accelerators)
 
     def identity(self, task: base.Task) -> dict[str, Any]:
         identity = super().identity(task)
