@@ -28,7 +28,7 @@ FOUR = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=4"}
 
 def _run(*command, environment=FOUR):
     done = subprocess.run(
-        [sys.executable, *map(str, command)], capture_output=True, text=True, env=environment, timeout=240
+        [sys.executable, *map(str, command)], capture_output=True, text=True, env=environment, timeout=1_000
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
