@@ -34,7 +34,7 @@ from hyperagent_jax.tabular.studies import speed
 from hyperagent_jax.tabular.studies import uncertainty
 
 FLAGS = flags.FLAGS
-_SMALLER = "lower its numbers of states, seeds, samples or episodes"
+_SMALLER = "lower its numbers of states, seeds, samples, transitions, episodes or indices, or --index_dim"
 flags.DEFINE_string("logdir", "logs/tabular", "Folder of the results, with a subfolder for every command.")
 flags.DEFINE_bool("overwrite", False, "Delete existing results first.")
 
@@ -80,9 +80,7 @@ def _run(name: str, config: Any) -> None:
     except (RuntimeError, MemoryError) as error:
         if not host_memory.is_shortage(error):
             raise
-        raise errors.UserError(
-            f"{name} does not fit in memory: lower its numbers of states, seeds or samples"
-        ) from error
+        raise errors.UserError(f"{name} does not fit in memory: {_SMALLER}") from error
     if not all(tables.values()):
         raise errors.UserError(f"{name}: these settings leave nothing to run")
     for table, rows in tables.items():
@@ -105,14 +103,18 @@ def _run(name: str, config: Any) -> None:
 
 
 def _least_bytes(config: Any) -> int:
-    """Returns a lower bound on the memory of an experiment: its MDPs, its records of episodes, or its samples."""
+    """Returns a lower bound on the memory of an experiment: its MDPs, records of episodes, indices or samples."""
 
     def count(name: str) -> int:
         return getattr(config, name, 1)
 
     states = max(getattr(config, "sizes", ()), default=1) ** 2 if hasattr(config, "sizes") else count("num_states")
-    mdps = count("num_seeds") * count("horizon") * states**2 * count("num_actions")
-    return 4 * max(mdps, count("num_seeds") * count("num_episodes"), count("num_samples") * count("index_dim"))
+    mdps = count("horizon") * states**2 * count("num_actions")
+    index_dim = max([count("index_dim"), *getattr(config, "index_dims", ())])
+    of_a_seed = max(mdps, count("num_episodes"), count("num_ois"), index_dim)
+    return 4 * max(
+        count("num_seeds") * of_a_seed, count("num_samples") * index_dim, count("num_transitions") * index_dim
+    )
 
 
 def main(command: str) -> int:

@@ -12,18 +12,19 @@ from hyperagent_jax.experiment import base
 from hyperagent_jax.experiment import cli
 from hyperagent_jax.experiment import driver
 
-MEMORY = r"the run needs [\d.]+ GB of memory, but 8.00 GB are free: lower --replay_capacity"
+MEMORY = r"the run needs [\d.]+ GB of memory, but 8.00 GB are free: lower "
+STATE = f"{MEMORY}--replay_capacity or the sizes of the network or the problem$"
 # Script, flags, and the line that refuses them; blank if they are legal.
 INPUTS = [
-    ("deepsea", "--hidden_sizes=1000000000", MEMORY),
-    ("deepsea", "--num_ois=1000000000", MEMORY),
-    ("deepsea", "--index_dim=1000000000", MEMORY),
-    ("deepsea", "--batch_size=1000000000", MEMORY),
-    ("deepsea", "--eval_episodes=1000000000", MEMORY),
-    ("deepsea", "--updates_per_step=1000000000", MEMORY),
-    ("deepsea", "--num_indices=1000000000 --loss=sampled", MEMORY),
-    ("deepsea", "--runner=loop --index_dim=1000000000", MEMORY),
-    ("deepsea", "--size=100000", MEMORY),
+    ("deepsea", "--hidden_sizes=1000000000", STATE),
+    ("deepsea", "--num_ois=1000000000", f"{MEMORY}--num_ois or --index_dim$"),
+    ("deepsea", "--index_dim=1000000000", STATE),
+    ("deepsea", "--batch_size=1000000000", f"{MEMORY}--batch_size or --hidden_sizes$"),
+    ("deepsea", "--eval_episodes=1000000000", f"{MEMORY}--eval_episodes or --hidden_sizes$"),
+    ("deepsea", "--updates_per_step=1000000000", f"{MEMORY}--updates_per_step or --batch_size$"),
+    ("deepsea", "--num_indices=1000000000 --loss=sampled", f"{MEMORY}--batch_size, --num_indices or --index_dim$"),
+    ("deepsea", "--runner=loop --index_dim=1000000000", STATE),
+    ("deepsea", "--size=100000", STATE),
     ("deepsea", "--size=1000000000", "--max_episodes must be at most 2 at this size"),
     ("deepsea", "--max_episodes=1000000000000", "--max_episodes must be at most 107374182 at this size"),
     ("deepsea", "--replay_capacity=1000000000000000000", ""),
@@ -44,11 +45,16 @@ INPUTS = [
     ("atari", "--game=Pong --recent_fraction=0.5", ""),
     ("atari", "--game=Pong --checkpoint_seconds=inf", ""),
     ("atari", "--game=Pong --steps=1000000000000000", ""),
-    ("atari", "--game=Pong --hidden_sizes=1000000000", MEMORY),
+    ("atari", "--game=Pong --hidden_sizes=1000000000", STATE),
     ("atari", "--game=Pong --num_envs=1000000000", "a replay of 1000000000 environments needs at least as many"),
-    ("atari", "--game=Pong --replay_capacity=1000000000000", MEMORY),
+    ("atari", "--game=Pong --replay_capacity=1000000000000", STATE),
+    (
+        "deepsea",
+        "--agent=bootdqn --index_dim=1000000000",
+        r"not enough memory \(\w*MemoryError: Unable to allocate .*: lower --replay_capacity or",
+    ),
     ("bsuite", "--bsuite_id=catch/0 --replay_capacity=1000000000000000000", ""),
-    ("bsuite", "--bsuite_id=catch/0 --num_ois=1000000000", MEMORY),
+    ("bsuite", "--bsuite_id=catch/0 --num_ois=1000000000", f"{MEMORY}--num_ois or --index_dim$"),
 ]
 SCRIPTS = ("deepsea", "atari", "bsuite")
 

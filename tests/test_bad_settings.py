@@ -38,6 +38,8 @@ EXPERIMENTS = pathlib.Path(__file__).parent.parent / "experiments"
         (regret, {"lmc_sigma": float("inf")}, "lmc_sigma must be a finite number, got inf"),
         (deep_sea, {"agents": ()}, "agents must not be empty"),
         (deep_sea, {"sizes": ()}, "sizes must not be empty"),
+        (deep_sea, {"prior_means": ()}, "prior_means must not be empty"),
+        (deep_sea, {"index_dims": ()}, "index_dims must not be empty"),
         (deep_sea, {"first_seed": -1}, "first_seed must be at least 0, got -1"),
         (posterior, {"discount": 1.0}, "discount must be at least 0 and below 1, got 1.0"),
         (posterior, {"discount": float("nan")}, "discount must be a finite number, got nan"),

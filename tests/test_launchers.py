@@ -249,6 +249,38 @@ def test_what_ends_the_start_of_ray(tmp_path, monkeypatch):
         assert signal.getsignal(signal.SIGTERM) is before
 
 
+@pytest.mark.skipif(not find_spec("ray"), reason="needs ray")
+@pytest.mark.parametrize("failures", [1, 2])
+def test_a_ray_that_does_not_start_in_time_is_started_once_more(failures, tmp_path, monkeypatch, capsys):
+    on_ray = launching.load("on_ray", {})
+    killed, started = [], []
+
+    class Node:  # as Ray's: it raises while it is made, and nobody else has a handle of it
+        def __init__(self):
+            raise Exception("The node timed out.\nMore")
+
+        def kill_all_processes(self, check_alive, wait):
+            assert not check_alive and wait
+            killed.append(self)
+
+    def init(address, **_):
+        started.append(address)
+        if len(started) <= failures:
+            Node()
+
+    monkeypatch.setattr(on_ray.ray, "init", init)
+    monkeypatch.setattr(on_ray.ray.util, "get_node_ip_address", lambda: "127.0.0.1")
+    if failures == 1:
+        on_ray._start(2, launching.ClusterSettings(str(tmp_path)))
+    else:
+        message = "^cannot connect to a local Ray: Exception: The node timed out.$"
+        with pytest.raises(errors.UserError, match=message):
+            on_ray._start(2, launching.ClusterSettings(str(tmp_path)))
+    assert started == ["local", "local"] and len(killed) == failures
+    said = "Ray did not start (Exception: The node timed out.); trying once more\n"
+    assert capsys.readouterr().err == said
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not find_spec("ray"), reason="needs ray")
 def test_a_ray_that_others_could_reach_is_not_started(tmp_path):

@@ -185,18 +185,26 @@ class Experiment(abc.ABC):
     def num_bytes(self, task: Task) -> int:
         """Returns the memory of a task's state without allocating it; rejects settings that cannot run."""
 
-    def working_bytes(self, task: Task) -> int:
-        """Returns a lower bound on a step's temporary memory: activations of a batch, indices, evaluations."""
+    def working_bytes(self, task: Task) -> tuple[int, str]:
+        """Returns a lower bound on a step's temporary memory, and the settings that it depends on most.
+
+        It holds activations of a batch, indices, random numbers, and evaluations.
+        """
         config = task.config
         widest = max(getattr(config, "hidden_sizes", ()), default=1)
         num_indices = getattr(config, "num_indices", 1) if getattr(config, "loss", "") == "sampled" else 1
         index_dim = getattr(config, "index_dim", 1)
-        batch = getattr(config, "batch_size", 1) * max(widest, num_indices * index_dim)
-        evaluated = task.protocol.eval_episodes * widest if self.evaluates_together else 0
-        drawn = getattr(config, "batch_size", 1) * getattr(
-            config, "updates_per_step", 1
-        )  # random numbers of a step
-        return 4 * max(batch, evaluated, drawn, getattr(config, "num_ois", 1) * index_dim)
+        batch_size = getattr(config, "batch_size", 1)
+        parts = {
+            "--batch_size or --hidden_sizes": batch_size * widest,
+            "--batch_size, --num_indices or --index_dim": batch_size * num_indices * index_dim,
+            "--updates_per_step or --batch_size": batch_size * getattr(config, "updates_per_step", 1),
+            "--num_ois or --index_dim": getattr(config, "num_ois", 1) * index_dim,
+        }
+        if self.evaluates_together:
+            parts["--eval_episodes or --hidden_sizes"] = task.protocol.eval_episodes * widest
+        settings, numbers = max(parts.items(), key=lambda part: part[1])
+        return 4 * numbers, settings
 
     @abc.abstractmethod
     def header(self, task: Task) -> str:

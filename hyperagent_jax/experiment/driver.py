@@ -37,7 +37,7 @@ _DISK_BYTES_PER_SECOND = 5e7
 _MOST_SHOWN = 20
 # Cells of a sweep that are checked before anything runs; the tasks of the others check themselves.
 _MOST_CHECKED = 200
-_SMALLER = "lower --replay_capacity, --batch_size or the sizes of the network"
+_SMALLER = "--replay_capacity or the sizes of the network or the problem"
 # Memory of a process besides the state of its runs: libraries and compiled programs.
 _PROCESS_BYTES = 300_000_000
 
@@ -98,19 +98,32 @@ def plan_from_flags(experiment: base.Experiment) -> base.Plan:
     return base.Plan(experiment, tuple(tasks), logdir, shared, experiment.key_fields)
 
 
+def _state_bytes(task: base.Task, together: int, is_local: bool = True) -> int:
+    """Returns the memory of the states of so many runs; if local, rejects settings that need too much memory."""
+    state, working, settings = _num_bytes(task)
+    if is_local:
+        host_memory.require(together * (state + working), "the run", f"lower {settings}")
+    return together * state
+
+
 @functools.lru_cache(maxsize=64)
-def _num_bytes(task: base.Task) -> int:
-    with errors.settings_are_the_users():
-        experiment = base.get(task.experiment)
-        return experiment.num_bytes(task) + experiment.working_bytes(task)
+def _num_bytes(task: base.Task) -> tuple[int, int, str]:
+    """Returns the memory of a run's state and of its steps, and the settings that they depend on most."""
+    experiment = base.get(task.experiment)
+    try:
+        with errors.settings_are_the_users():
+            state = experiment.num_bytes(task)
+    except MemoryError as error:  # constants of numpy
+        raise errors.UserError(f"not enough memory ({launching.describe(error)}): lower {_SMALLER}") from error
+    working, settings = experiment.working_bytes(task)
+    return state, working, settings if 2 * working > state else _SMALLER
 
 
 def run_task(task: base.Task, report: Callable[[base.Event], None], should_stop: Callable[[], bool]) -> bool:
     """Runs a task in a possibly new process, on any host; returns whether it is done."""
     cli.use_compilation_cache()
     experiment = base.get(task.experiment)
-    num_bytes = len(task.seeds) * _num_bytes(dataclasses.replace(task, seeds=(0,)))
-    host_memory.require(num_bytes, "the run", _SMALLER)
+    _state_bytes(dataclasses.replace(task, seeds=(0,)), len(task.seeds))
     with lock.shared(task.folder):
         context = experiment.context(task, report, should_stop)
         try:
@@ -119,7 +132,9 @@ def run_task(task: base.Task, report: Callable[[base.Event], None], should_stop:
             raise
         except Exception as error:
             if host_memory.is_shortage(error):
-                raise errors.UserError(f"not enough memory ({launching.describe(error)}): {_SMALLER}") from error
+                raise errors.UserError(
+                    f"not enough memory ({launching.describe(error)}): lower --batch_size, {_SMALLER}"
+                ) from error
             if not context.is_resumed or context.has_trained:
                 raise
             raise checkpoint.CheckpointError(
@@ -200,11 +215,7 @@ def _check(plan: base.Plan, is_local: bool = True) -> tuple[int, base.Task, dict
         width = plan.experiment.group_size(task.options, len(cell), cli.num_accelerators())
         together = min(width, len(cell))
         try:
-            with errors.settings_are_the_users():
-                num_bytes = together * plan.experiment.num_bytes(task)
-                if is_local:
-                    working = together * plan.experiment.working_bytes(task)
-                    host_memory.require(num_bytes + working, "the run", _SMALLER)
+            num_bytes = _state_bytes(task, together, is_local)
         except Exception as error:
             if not plan.is_sweep:
                 raise

@@ -5,6 +5,7 @@ import ipaddress
 import logging
 import os
 import signal
+import sys
 import time
 from typing import Any
 import warnings
@@ -139,8 +140,43 @@ class _Ray:
             ray.cancel(reference, force=True)
 
 
+def _kill_half_started(error: Exception) -> None:
+    """Kills the processes of a node that did not start in time, which would live as long as this one.
+
+    Ray returns no handle of such a node, so it is taken from the frames that the exception went through.
+    """
+    trace = error.__traceback__
+    while trace is not None:
+        node = trace.tb_frame.f_locals.get("self")
+        if hasattr(node, "kill_all_processes"):
+            node.kill_all_processes(check_alive=False, wait=True)
+            return
+        trace = trace.tb_next
+
+
+def _start_here(num_cpus: int, **common: Any) -> None:
+    """Starts a Ray that only this machine can reach.
+
+    Ray gives a node 30 seconds, which cannot be set; on a busy machine a second attempt finds the files in memory.
+    """
+    if not ipaddress.ip_address(ray.util.get_node_ip_address()).is_loopback:
+        raise errors.UserError(
+            "a Ray started here would be open to other machines: leave RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER "
+            "unset, and do not import ray before, or start a Ray yourself and give --ray_address"
+        )
+    for is_last in (False, True):
+        try:
+            ray.init("local", num_cpus=num_cpus, include_dashboard=False, **common)
+            return
+        except Exception as error:
+            _kill_half_started(error)
+            if is_last:
+                raise
+            print(f"Ray did not start ({launching.describe(error)}); trying once more", file=sys.stderr)
+
+
 def _start(num_workers: int, settings: launching.ClusterSettings) -> None:
-    """Connects to the cluster, or starts a Ray that only this machine can reach."""
+    """Connects to the cluster, or starts a Ray here."""
     os.environ.setdefault("RAY_DISABLE_IMPORT_WARNING", "1")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # else Ray hides all devices
     common: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
@@ -152,13 +188,7 @@ def _start(num_workers: int, settings: launching.ClusterSettings) -> None:
             environment = {"env_vars": dict(settings.environment)}
             ray.init(settings.address, runtime_env=environment, **common)
         else:
-            if not ipaddress.ip_address(ray.util.get_node_ip_address()).is_loopback:
-                raise errors.UserError(
-                    "a Ray started here would be open to other machines: leave RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER "
-                    "unset, and do not import ray before, or start a Ray yourself and give --ray_address"
-                )
-            cpus = max(1, round(num_workers * settings.cpus_per_task))
-            ray.init("local", num_cpus=cpus, include_dashboard=False, **common)
+            _start_here(max(1, round(num_workers * settings.cpus_per_task)), **common)
     except errors.UserError:
         raise
     except SystemExit as error:

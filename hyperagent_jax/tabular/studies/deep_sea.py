@@ -60,8 +60,11 @@ class Config(agents_lib.Settings):
         agents_lib.check_names(self.agents)
         if min(self.sizes, default=0) < 1:
             raise ValueError("sizes must be whole numbers of at least 1")
+        if "hyperagent" in self.agents:
+            checks.not_empty(self, "index_dims", "prior_means")
+        shared = {field.name: getattr(self, field.name) for field in dataclasses.fields(agents_lib.Settings)}
         for changes in self.variants():
-            dataclasses.replace(self, index_dims=(), **changes)  # checks the values
+            agents_lib.Settings(**{**shared, **changes})  # checks the values
 
     def variants(self) -> list[dict]:
         """Returns the settings that differ between the lines of hyperagent."""

@@ -62,7 +62,9 @@ class Config(agents_lib.Settings):
             raise ValueError(f"cost_episodes must be at least 1, got {min(self.cost_episodes)}")
         agents_lib.check_names(self.agents)
         for name in self.agents:
-            agents_lib.AGENTS[name](self, self.size)  # the theory preset rejects some settings
+            # The theory preset rejects some sizes; others hold arrays that may be larger than the memory.
+            size = self.size if name == "hyperagent_theory" else base.Size(1, 1, 1)
+            agents_lib.AGENTS[name](self, size)
         for name in self.environments:
             if name not in (DIRICHLET, RIVER_SWIM):
                 try:
