@@ -34,6 +34,8 @@ from hyperagent_jax.tabular.studies import speed
 from hyperagent_jax.tabular.studies import uncertainty
 
 FLAGS = flags.FLAGS
+# The chain's agents have 50 features per state, learned and fixed.
+_CHAIN_FLOATS = 100
 _SMALLER = "lower its numbers of states, seeds, samples, transitions, episodes or indices, or --index_dim"
 flags.DEFINE_string("logdir", "logs/tabular", "Folder of the results, with a subfolder for every command.")
 flags.DEFINE_bool("overwrite", False, "Delete existing results first.")
@@ -110,8 +112,9 @@ def _least_bytes(config: Any) -> int:
 
     states = max(getattr(config, "sizes", ()), default=1) ** 2 if hasattr(config, "sizes") else count("num_states")
     mdps = count("horizon") * states**2 * count("num_actions")
+    torso = _CHAIN_FLOATS * getattr(config, "length", 0)
     index_dim = max([count("index_dim"), *getattr(config, "index_dims", ())])
-    of_a_seed = max(mdps, count("num_episodes"), count("num_ois"), index_dim)
+    of_a_seed = max(mdps, torso, count("num_episodes"), count("num_ois"), index_dim)
     return 4 * max(
         count("num_seeds") * of_a_seed, count("num_samples") * index_dim, count("num_transitions") * index_dim
     )

@@ -70,3 +70,11 @@ def positive(config: Any, *names: str) -> None:
     for name in names:
         if (value := getattr(config, name)) is not None and value < 1:
             raise ValueError(f"{name} must be at least 1, got {value}")
+
+
+def counts(config: Any, *names: str) -> None:
+    """Raises ValueError unless these fields of a dataclass are at least 1 and fit the int32 that jax counts in."""
+    positive(config, *names)
+    for name in names:
+        if (value := getattr(config, name)) >= 2**31:
+            raise ValueError(f"{name} must be less than 2**31, got {value}")

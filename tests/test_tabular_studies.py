@@ -284,8 +284,11 @@ def test_bad_input_is_one_clear_line(tmp_path):
         ("regret", "--num_ois=1000000000"): "regret needs 120.00 GB of memory, but",
         ("deepsea", "--sizes=10,1000000"): "deepsea needs 20000000000000000.00 GB of memory, but",
         ("lemma", "--index_dims=1,1000000000"): "lemma needs 800.00 GB of memory, but",
-        ("posterior", "--num_transitions=1000000000000"): "posterior needs 32000.00 GB of memory, but",
-        ("propagation", "--num_samples=1000000000000"): "propagation needs 64000.00 GB of memory, but",
+        ("posterior", "--num_transitions=2000000000", "--index_dim=1000"): "posterior needs 8000.00 GB of memory",
+        ("propagation", "--num_samples=2000000000", "--index_dim=1000"): "propagation needs 8000.00 GB of memory",
+        ("chain", "--length=1000000000"): "chain needs 800.00 GB of memory, but",
+        ("posterior", "--num_updates=1000000000000"): "--num_updates must be less than 2**31, got 1000000000000",
+        ("chain", "--num_steps=1000000000000"): "--num_steps must be less than 2**31, got 1000000000000",
         ("theorem",): "unknown command 'theorem'; choose one of lemma, regret, deepsea",
         (): "no command; choose one of lemma",
         ("lemma", "20"): "unexpected argument '20'",
@@ -325,6 +328,14 @@ def test_the_script_writes_tables_picture_and_configuration(tmp_path):
     assert "num_samples 200" in text and "run_tabular.py propagation" in text and "56 rows" in text
     refused = _run(*arguments)
     assert refused.returncode == 2 and "already holds a run" in refused.stderr
+
+
+def test_uncertainty_is_drawn_where_there_is_none(tmp_path):
+    config = propagation.Config(sigma=0.0, num_samples=2)
+    tables = propagation.run(config)
+    assert {row["standard_deviation"] for row in tables["results"]} == {0.0}
+    tabular_plots.propagation(tmp_path / "a.png", tables, config)
+    assert _is_drawn(tmp_path / "a.png")
 
 
 def test_gaps_of_the_chain_by_hand():

@@ -42,7 +42,7 @@ class Settings:
     num_ois: int = 5
 
     def __post_init__(self) -> None:
-        checks.positive(self, "num_episodes")
+        checks.counts(self, "num_episodes")
         checks.finite(self)
         if self.prior_mean != "horizon":
             try:

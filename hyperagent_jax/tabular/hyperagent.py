@@ -55,7 +55,7 @@ class Config(PriorConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        checks.positive(self, "index_dim", "num_ois")
+        checks.counts(self, "index_dim", "num_ois")
         if self.index_map not in INDEX_MAPS:
             raise ValueError(f"index_map must be one of {', '.join(INDEX_MAPS)}, got {self.index_map!r}")
 

@@ -147,7 +147,7 @@ def propagation(file: style.File, tables: dict[str, list[dict]], config: Any) ->
         (int(row["iteration"]), int(row["state"]), row["action"]): float(row["standard_deviation"]) for row in rows
     }
     last, num_states = max(key[0] for key in spread), max(key[1] for key in spread)
-    top = max(spread.values())
+    top = max(spread.values()) or 1.0  # without perturbation nothing is uncertain
     title = f"Uncertainty spreads from (4, down), seen {config.visits:g} time{'' if config.visits == 1 else 's'}"
     with style.panels(file, title, 1, 5.2) as (axis,):
         for i, x in itertools.product(range(last + 1), range(1, num_states + 1)):

@@ -54,7 +54,7 @@ class Config:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        checks.positive(self, "length", "max_steps", "num_steps", "eval_every", "num_seeds")
+        checks.counts(self, "length", "max_steps", "num_steps", "eval_every", "num_seeds")
         checks.whole_number("seed", self.seed, 0)
 
 

@@ -54,7 +54,8 @@ class Config(agents_lib.Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        checks.positive(self, "num_seeds", "window", "seeds_per_group")
+        checks.counts(self, "num_seeds", "window")
+        checks.positive(self, "seeds_per_group")
         checks.not_empty(self, "agents", "sizes")
         checks.whole_number("first_seed", self.first_seed, 0)
         agents_lib.check_names(self.agents)

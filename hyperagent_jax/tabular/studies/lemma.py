@@ -49,7 +49,7 @@ class Config:
 
     def __post_init__(self) -> None:
         checks.finite(self)
-        checks.positive(self, "num_states", "num_actions", "horizon", "num_episodes", "num_seeds")
+        checks.counts(self, "num_states", "num_actions", "horizon", "num_episodes", "num_seeds")
         checks.positive(self, "seeds_per_group")
         checks.real_number("beta", self.beta, 0.0, is_open=True)
         checks.real_number("epsilon", self.epsilon, 0.0, is_open=True)

@@ -41,7 +41,7 @@ class Config:
 
     def __post_init__(self) -> None:
         checks.finite(self)
-        checks.positive(self, "num_states", "num_actions", "num_transitions", "num_updates")
+        checks.counts(self, "num_states", "num_actions", "num_transitions", "num_updates")
         checks.real_number("learning_rate", self.learning_rate, 0.0, is_open=True)
         checks.whole_number("seed", self.seed, 0)
         if not 0.0 <= self.discount < 1.0:

@@ -38,7 +38,7 @@ class Config:
 
     def __post_init__(self) -> None:
         checks.finite(self)
-        checks.positive(self, "num_samples")
+        checks.counts(self, "num_samples")
         checks.real_number("visits", self.visits, 0.0)
         checks.real_number("visits_elsewhere", self.visits_elsewhere, 0.0)
         checks.whole_number("seed", self.seed, 0)

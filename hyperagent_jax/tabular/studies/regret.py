@@ -55,7 +55,8 @@ class Config(agents_lib.Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        checks.positive(self, "num_seeds", "num_states", "num_actions", "horizon", "seeds_per_group")
+        checks.counts(self, "num_seeds", "num_states", "num_actions", "horizon")
+        checks.positive(self, "seeds_per_group")
         checks.not_empty(self, "agents", "environments")
         checks.whole_number("first_seed", self.first_seed, 0)
         if min(self.cost_episodes, default=1) < 1:

@@ -25,7 +25,8 @@ class Config:
         num_actions: A.
         horizon: H.
         index_dim: M.
-        numpy_seeds: number of seeds in the numpy loops, whose time is extrapolated to all seeds.
+        numpy_seeds: number of seeds in the numpy loops, whose time is extrapolated to all seeds; at most num_seeds
+            are run.
     """
 
     num_seeds: int = 1000
@@ -37,7 +38,7 @@ class Config:
     numpy_seeds: int = 10
 
     def __post_init__(self) -> None:
-        checks.positive(self, *(field.name for field in dataclasses.fields(self)))
+        checks.counts(self, *(field.name for field in dataclasses.fields(self)))
 
 
 def run(config: Config) -> dict[str, list[dict]]:
@@ -52,7 +53,7 @@ def run(config: Config) -> dict[str, list[dict]]:
     def loop(is_tuned: bool) -> list[np.ndarray]:
         return [
             numpy_loop.run(settings, mdp, seed, config.num_episodes, is_tuned=is_tuned)
-            for seed in range(config.numpy_seeds)
+            for seed in range(min(config.numpy_seeds, config.num_seeds))
         ]
 
     functions = {"compiled": many, "plain numpy": lambda: loop(False), "tuned numpy": lambda: loop(True)}
