@@ -304,6 +304,7 @@ def make_actor(
     Returns:
         The Actor.
     """
+    indices_lib.require_distribution(index)
     checks.one_of("action_index", action_index, ACTION_INDICES)
     checks.whole_number("num_actions", num_actions, 1)
     checks.whole_number("num_ois", num_ois, 1)

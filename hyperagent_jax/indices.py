@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -36,6 +36,12 @@ class IndexDistribution(NamedTuple):
     def is_isotropic(self) -> bool:
         """Whether the expectation over the index has the exact loss's closed form."""
         return self.mean == 0.0 and self.second_moment is not None
+
+
+def require_distribution(index: Any) -> None:
+    """Raises ValueError unless `index` is an IndexDistribution."""
+    if not isinstance(index, IndexDistribution):
+        raise ValueError(f"index must be a distribution such as indices.sphere(4), got {index!r}")
 
 
 def _check_dim(dim: int) -> None:

@@ -4,6 +4,7 @@ from typing import Any, NamedTuple
 import zlib
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from hyperagent_jax import checks
@@ -123,6 +124,12 @@ class EnvironmentSpec(_EnvironmentSpec):
         dtype: str = "float32",
     ) -> "EnvironmentSpec":
         checks.whole_number("num_actions", num_actions, 1)
+        if not isinstance(observation_shape, tuple | list):
+            raise ValueError(f"observation_shape must be a tuple of lengths, got {observation_shape!r}")
+        try:
+            jnp.dtype(dtype)
+        except TypeError as error:
+            raise ValueError(f"dtype must be the name of a dtype such as float32, got {dtype!r}") from error
         for length in observation_shape:
             checks.whole_number("every length in observation_shape", length, 1)
         if num_states is not None:

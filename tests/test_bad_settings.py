@@ -107,17 +107,21 @@ def test_a_shortage_of_memory_is_known_by_its_words():
     assert not host_memory.is_shortage(RuntimeError("another"))
 
 
-def test_a_device_that_is_not_there_is_one_line(monkeypatch):
+@pytest.mark.parametrize(
+    "error", [RuntimeError("Unable to initialize backend 'tpu'\nsecond line"), AssertionError()]
+)
+def test_a_device_that_is_not_there_is_one_line(error, monkeypatch):
+    said = {RuntimeError: "RuntimeError: Unable to initialize backend 'tpu'"}.get(type(error), "AssertionError")
+
     def missing():
-        raise RuntimeError("Unable to initialize backend 'tpu'\nsecond line")
+        raise error
 
     monkeypatch.setattr(jax, "default_backend", missing)
     monkeypatch.setenv("JAX_PLATFORMS", "tpu")
-    with pytest.raises(errors.UserError) as error:
+    with pytest.raises(errors.UserError) as refused:
         cli.require_backend()
-    assert str(error.value) == (
-        "jax cannot use JAX_PLATFORMS='tpu' here (RuntimeError: Unable to initialize backend 'tpu'): unset it, or "
-        "install jax for that platform"
+    assert str(refused.value) == (
+        f"jax cannot use JAX_PLATFORMS='tpu' here ({said}): unset it, or install jax for that platform"
     )
 
 
@@ -170,6 +174,12 @@ def test_settings_of_slurm(monkeypatch):
     assert json.dumps(dict(settings.environment)).count(str(EXPERIMENTS.parent)) >= 1
     # Jobs of about a quarter of what a slot gets, at most 50 runs.
     assert [settings.job_size(n, 10) for n in (1, 39, 80, 400, 10**5)] == [1, 1, 2, 10, 50]
-    values(["script", "--slurm_options=account"])
+    for flag in ("--cpus_per_task=nan", "--gpus_per_task=inf"):
+        name, _, value = flag.partition("=")
+        values.unparse_flags()
+        values(["script", "--cpus_per_task=1", "--gpus_per_task=0", flag])
+        with pytest.raises(errors.UserError, match=f"{name} must be a finite number, got {value}"):
+            cli.cluster_settings("logs/x")
+    values(["script", "--cpus_per_task=1", "--gpus_per_task=0", "--slurm_options=account"])
     with pytest.raises(errors.UserError, match="--slurm_options=account must have the form name=value"):
         cli.cluster_settings("logs/x")

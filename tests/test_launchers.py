@@ -4,7 +4,9 @@ import contextlib
 from importlib.util import find_spec
 import os
 import pathlib
+import re
 import signal
+import socket
 import subprocess
 import sys
 
@@ -227,14 +229,14 @@ def test_ray_on_this_machine_which_no_other_reaches(tmp_path, monkeypatch):
 def test_what_ends_the_start_of_ray(tmp_path, monkeypatch):
     """A node that does not start in time is one line; SIGTERM, which Ray answers itself, is like Ctrl-C."""
     on_ray = launching.load("on_ray", {})
-    settings = launching.ClusterSettings(str(tmp_path), "10.0.0.1:6379")
+    settings = launching.ClusterSettings(str(tmp_path), "auto")
     before = signal.getsignal(signal.SIGTERM)
     late, ended = Exception("The node timed out.\nMore"), SystemExit(15)
     for raised, expected, message in (
         (
             late,
             errors.UserError,
-            "^cannot connect to --ray_address=10.0.0.1:6379: Exception: The node timed out.$",
+            "^cannot connect to --ray_address=auto: Exception: The node timed out.$",
         ),
         (ended, KeyboardInterrupt, ""),
     ):
@@ -250,8 +252,19 @@ def test_what_ends_the_start_of_ray(tmp_path, monkeypatch):
 
 
 @pytest.mark.skipif(not find_spec("ray"), reason="needs ray")
-@pytest.mark.parametrize("failures", [1, 2])
-def test_a_ray_that_does_not_start_in_time_is_started_once_more(failures, tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("form, kind", [("127.0.0.1:{}", "ConnectionRefusedError"), ("ray://[::1]:{}", "")])
+def test_an_address_where_nobody_listens_is_refused_at_once(form, kind, tmp_path):
+    on_ray = launching.load("on_ray", {})
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    address = form.format(port)
+    with pytest.raises(errors.UserError, match=rf"^cannot connect to --ray_address={re.escape(address)}: {kind}"):
+        on_ray._start(2, launching.ClusterSettings(str(tmp_path), address))
+
+
+@pytest.mark.skipif(not find_spec("ray"), reason="needs ray")
+@pytest.mark.parametrize("failures", [3, 4])
+def test_a_ray_that_does_not_start_in_time_is_started_again(failures, tmp_path, monkeypatch, capsys):
     on_ray = launching.load("on_ray", {})
     killed, started = [], []
 
@@ -270,15 +283,15 @@ def test_a_ray_that_does_not_start_in_time_is_started_once_more(failures, tmp_pa
 
     monkeypatch.setattr(on_ray.ray, "init", init)
     monkeypatch.setattr(on_ray.ray.util, "get_node_ip_address", lambda: "127.0.0.1")
-    if failures == 1:
+    if failures == 3:
         on_ray._start(2, launching.ClusterSettings(str(tmp_path)))
     else:
         message = "^cannot connect to a local Ray: Exception: The node timed out.$"
         with pytest.raises(errors.UserError, match=message):
             on_ray._start(2, launching.ClusterSettings(str(tmp_path)))
-    assert started == ["local", "local"] and len(killed) == failures
-    said = "Ray did not start (Exception: The node timed out.); trying once more\n"
-    assert capsys.readouterr().err == said
+    assert started == 4 * ["local"] and len(killed) == failures
+    said = "Ray did not start, trying again (Exception: The node timed out.)\n"
+    assert capsys.readouterr().err == 3 * said
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ import re
 
 import pytest
 
+from hyperagent_jax import actor
 from hyperagent_jax import agents
 from hyperagent_jax import types
 from hyperagent_jax.agents import atari_presets
@@ -255,6 +256,12 @@ def test_make_is_one_call():
             lambda: agents.make("ddqn", types.EnvironmentSpec(2.5, (5,))),
             "num_actions must be a whole number, got 2.5",
         ),
+        (lambda: types.EnvironmentSpec(3, 5), "observation_shape must be a tuple of lengths, got 5"),
+        (
+            lambda: types.EnvironmentSpec(3, (5,), dtype="real"),
+            "dtype must be the name of a dtype such as float32, got 'real'",
+        ),
+        (lambda: actor.make_actor(None, 3), "index must be a distribution such as indices.sphere(4), got None"),
         (lambda: base.Config(double_q="no"), "double_q must be True or False, got 'no'"),
         (lambda: base.Config(batch_size=True), "batch_size must be a whole number, got True"),
         (lambda: base.Config(learning_rate="fast"), "learning_rate must be a number, got 'fast'"),

@@ -1,6 +1,7 @@
 """Flags shared by all scripts, and how a script starts and exits."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+import math
 import os
 import pathlib
 import sys
@@ -91,6 +92,9 @@ def num_accelerators() -> int:
 def cluster_settings(folder: str) -> launching.ClusterSettings:
     """Returns the cluster settings that the flags give."""
     values = flags.FLAGS
+    for name in ("cpus_per_task", "gpus_per_task"):
+        if not math.isfinite(values[name].value):
+            raise errors.UserError(f"--{name} must be a finite number, got {values[name].value}")
     options = dict(partition=values.slurm_partition) if values.slurm_partition else {}
     for option in values.slurm_options:
         name, is_pair, value = option.partition("=")
@@ -121,7 +125,7 @@ def require_backend() -> None:
     """Raises a one-line error if jax cannot use the devices that it was told to use."""
     try:
         jax.default_backend()
-    except RuntimeError as error:
+    except (RuntimeError, AssertionError) as error:  # jax asserts that there is a device of an installed platform
         asked = os.environ.get("JAX_PLATFORMS", "")
         raise errors.UserError(
             f"jax cannot use JAX_PLATFORMS={asked!r} here ({launching.describe(error)}): unset it, or install "

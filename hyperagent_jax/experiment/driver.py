@@ -293,6 +293,8 @@ def execute(plan: base.Plan) -> int:
             f"running {num_workers} at a time" if num_workers > 1 else "the run",
             "lower --replay_capacity, the sizes of the network or --num_workers",
         )
+    else:  # a missing library and bad settings are told before anything is written
+        launching.load(cli.LAUNCHERS[FLAGS.launcher], cli.cluster_settings(plan.logdir).environment)
     scalars = tensorboard.Writer(plan.logdir) if FLAGS.tensorboard else None
     directory = run_directory.RunDirectory(
         plan.logdir,

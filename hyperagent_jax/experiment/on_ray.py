@@ -5,6 +5,7 @@ import ipaddress
 import logging
 import os
 import signal
+import socket
 import sys
 import time
 from typing import Any
@@ -16,6 +17,9 @@ from hyperagent_jax.experiment import launching
 with errors.optional_library("ray", "ray"):
     import ray
 
+# Attempts to start a Ray here.
+_STARTS = 4
+_CONNECT_SECONDS = 20.0
 # Least time between two messages of a job.
 _MESSAGE_SECONDS = 0.5
 
@@ -155,24 +159,38 @@ def _kill_half_started(error: Exception) -> None:
 
 
 def _start_here(num_cpus: int, **common: Any) -> None:
-    """Starts a Ray that only this machine can reach.
+    """Starts a Ray that only this machine can reach, if necessary at a later attempt.
 
-    Ray gives a node 30 seconds, which cannot be set; on a busy machine a second attempt finds the files in memory.
+    Ray gives a node's helper processes 15 seconds and the node 30, neither of which can be set: on a busy machine
+    that may be too short.
     """
     if not ipaddress.ip_address(ray.util.get_node_ip_address()).is_loopback:
         raise errors.UserError(
             "a Ray started here would be open to other machines: leave RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER "
             "unset, and do not import ray before, or start a Ray yourself and give --ray_address"
         )
-    for is_last in (False, True):
+    for left in reversed(range(_STARTS)):
         try:
             ray.init("local", num_cpus=num_cpus, include_dashboard=False, **common)
             return
         except Exception as error:
             _kill_half_started(error)
-            if is_last:
+            if not left:
                 raise
-            print(f"Ray did not start ({launching.describe(error)}); trying once more", file=sys.stderr)
+            print(f"Ray did not start, trying again ({launching.describe(error)})", file=sys.stderr)
+
+
+def _require_reachable(address: str) -> None:
+    """Raises a one-line error if nobody listens at an address; Ray would try for many minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host or not port.isdigit():
+        return  # auto, or something that Ray rejects
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_SECONDS).close()
+    except (OSError, OverflowError, UnicodeError) as error:
+        raise errors.UserError(
+            f"cannot connect to --ray_address={address}: {launching.describe(error)}"
+        ) from error
 
 
 def _start(num_workers: int, settings: launching.ClusterSettings) -> None:
@@ -185,6 +203,7 @@ def _start(num_workers: int, settings: launching.ClusterSettings) -> None:
     handler = signal.getsignal(signal.SIGTERM)  # Ray has its own, which ends the process
     try:
         if settings.address:
+            _require_reachable(settings.address)
             environment = {"env_vars": dict(settings.environment)}
             ray.init(settings.address, runtime_env=environment, **common)
         else:

@@ -8,19 +8,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hyperagent_jax import indices
-
 
 def require_num_actions(num_actions: Any) -> None:
     """Raises ValueError unless `num_actions` is a positive whole number."""
     if isinstance(num_actions, bool) or not isinstance(num_actions, numbers.Integral) or num_actions < 1:
         raise ValueError(f"num_actions must be a whole number of at least 1, got {num_actions!r}")
-
-
-def require_index(index: Any) -> None:
-    """Raises ValueError unless `index` is an IndexDistribution."""
-    if not isinstance(index, indices.IndexDistribution):
-        raise ValueError(f"index must be a distribution such as indices.sphere(4), got {index!r}")
 
 
 def require_finite(**scales: Any) -> None:

@@ -105,7 +105,7 @@ def make_linear_network(
         posterior_scale: factor of the learnable part.
         observation: an example observation, if known.
     """
-    checks.require_index(index)
+    indices.require_distribution(index)
     checks.require_finite(posterior_scale=posterior_scale)
 
     def posterior(params: types.Params, o: Any, prior_belief: types.Array) -> types.Array:
@@ -168,7 +168,7 @@ def check_inputs(
 ) -> priors.PriorInputs:
     """Checks the arguments of a network, and returns the inputs of its prior."""
     checks.require_num_actions(num_actions)
-    checks.require_index(index)
+    indices.require_distribution(index)
     priors.require_prior(prior)
     observation = checks.example_observation(observation, num_states)
     torsos.feature_shape(torso, observation)
