@@ -114,6 +114,7 @@ class Bench:
     def __init__(self, folder: pathlib.Path, kinds: Sequence[str]):
         self._folder, self._kinds = folder, kinds
         self._unbroken: dict[tuple[str, ...], tuple[breaking.Rows, float]] = {}
+        self._lives: dict[str, float] = {}  # seconds of the latest run of a case that no moment hit
 
     def new_folder(self) -> pathlib.Path:
         """A place for a run that is not there yet."""
@@ -128,6 +129,15 @@ class Bench:
             self._unbroken[key] = breaking.rows(folder), time.monotonic() - begin
             shutil.rmtree(folder.parent)
         return self._unbroken[key]
+
+    def _life(self, case: Case, missed: Sequence[breaking.Moment] = ()) -> float:
+        """Returns how long a case's run takes: as the latest that was missed, or as the unbroken one.
+
+        The unbroken one compiles, and a machine's load changes: moments in its time alone are mostly too late.
+        """
+        if lives := [moment.lived for moment in missed if moment.lived is not None]:
+            self._lives[case.name] = max(lives)  # what is resumed at its end lives shorter
+        return self._lives.get(case.name, self.unbroken(case.local)[1])
 
     def finish(self, command: Sequence[str], folder: pathlib.Path, again: str) -> str:
         """Lets a run end that was broken; returns what went wrong."""
@@ -146,9 +156,9 @@ class Bench:
         """Kills the parent, two workers or everything, whichever is the trial's turn."""
         kinds = self.kinds_of(case)
         kind = kinds[number % len(kinds)]
-        expected, seconds = self.unbroken(case.local)
+        expected, moments = self.unbroken(case.local)[0], []
         for attempt in range(_ATTEMPTS):
-            folder = self.new_folder()
+            folder, seconds = self.new_folder(), self._life(case, moments)
             number, limit = (2, seconds / 3) if kind == "workers" else (chance.choice([1, 2]), seconds)
             moments = [breaking.Moment(chance, limit, case.moments) for _ in range(number)]
             for moment in moments:
@@ -201,12 +211,13 @@ class Bench:
 
     def stopped(self, case: Case, chance: random.Random, number: signal.Signals) -> Trial:
         """Asks the driver to stop; continues with --resume, on the local pool."""
-        expected, seconds = self.unbroken(case.local)
-        local, case = case.local, case.of("workers")
+        expected, missed = self.unbroken(case.local)[0], []
+        local, broken = case.local, case.of("workers")
         for attempt in range(_ATTEMPTS):
-            folder, moment = self.new_folder(), breaking.Moment(chance, seconds)
+            folder, moment = self.new_folder(), breaking.Moment(chance, self._life(case, missed))
+            missed = [moment]
             moment.earlier(attempt)
-            script = breaking.Script(case.command, folder)
+            script = breaking.Script(broken.command, folder)
             if not moment.wait(script):
                 continue
             os.kill(script.pid, number)

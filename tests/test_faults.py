@@ -2,10 +2,12 @@
 
 import csv
 import pathlib
+import random
 import subprocess
 import sys
 
 import breaking
+import faults
 import pytest
 
 ROWS = {"results.csv": [["0", "1.5"], ["1", "2.5"]]}
@@ -31,6 +33,24 @@ def test_what_counts_as_broken(table, left, said, problem, tmp_path):
         (folder / name).write_text(text)
     breaking.log(folder).write_text(said)
     assert breaking.problem(folder, ROWS) == problem
+
+
+def test_moments_that_scripts_did_not_live_to_see_are_chosen_in_the_time_that_they_lived(tmp_path, monkeypatch):
+    class Ended:
+        folder = tmp_path
+
+        def poll(self):
+            return 0
+
+    moment = breaking.Moment(random.Random(0), 100.0, ["time"])
+    assert not moment.wait(Ended()) and moment.lived < 10.0
+    bench = faults.Bench(tmp_path, ["parent"])
+    monkeypatch.setattr(bench, "unbroken", lambda command: ({}, 100.0))
+    case = faults.CASES[0]
+    assert bench._life(case) == 100.0
+    moment.lived, hit = 5.0, breaking.Moment(random.Random(0), 100.0)
+    assert bench._life(case, [hit, moment]) == 5.0 == bench._life(case)
+    assert bench._life(faults.CASES[1]) == 100.0
 
 
 def test_only_kills_that_landed_are_counted():
