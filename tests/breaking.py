@@ -37,7 +37,8 @@ class Script:
         self.pid = os.fork()
         _RUNNING[self.pid] = self
         if not self.pid:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            for number in (signal.SIGTERM, signal.SIGHUP):  # nohup has the second ignored, and scripts leave it so
+                signal.signal(number, signal.SIG_DFL)
             self._become(ROOT / "experiments" / script, [*arguments, f"--logdir={folder}", *more])
 
     def _become(self, script: pathlib.Path, arguments: Sequence[str]) -> None:
