@@ -250,7 +250,7 @@ class Bench:
         problem = self.finish(case.command, folder, "--resume")
         for aside in folder.glob("checkpoints/*.damaged"):
             aside.unlink()
-        return Trial("save", kills, problem or breaking.problem(folder, expected), bool(halves))
+        return Trial("save", kills, problem or breaking.problem(folder, expected), int(halves > 0))
 
     def two_drivers(self, case: Case, chance: random.Random) -> Trial:
         """Starts the same command twice: one is refused in a line that names the other, which ends well."""

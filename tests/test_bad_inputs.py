@@ -51,7 +51,7 @@ INPUTS = [
     (
         "deepsea",
         "--agent=bootdqn --index_dim=1000000000",
-        r"not enough memory \(\w*MemoryError: Unable to allocate .*: lower --replay_capacity or",
+        r"not enough memory \(\w*MemoryError: Unable to allocate .*: lower --index_dim, --replay",
     ),
     ("bsuite", "--bsuite_id=catch/0 --replay_capacity=1000000000000000000", ""),
     ("bsuite", "--bsuite_id=catch/0 --num_ois=1000000000", f"{MEMORY}--num_ois or --index_dim$"),

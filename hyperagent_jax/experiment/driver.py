@@ -113,8 +113,9 @@ def _num_bytes(task: base.Task) -> tuple[int, int, str]:
     try:
         with errors.settings_are_the_users():
             state = experiment.num_bytes(task)
-    except MemoryError as error:  # constants of numpy
-        raise errors.UserError(f"not enough memory ({launching.describe(error)}): lower {_SMALLER}") from error
+    except MemoryError as error:  # the points of a discrete index, a constant of numpy
+        what = launching.describe(error)
+        raise errors.UserError(f"not enough memory ({what}): lower --index_dim, {_SMALLER}") from error
     working, settings = experiment.working_bytes(task)
     return state, working, settings if 2 * working > state else _SMALLER
 
