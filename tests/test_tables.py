@@ -119,6 +119,7 @@ def test_what_tasks_had_filed_joins_the_rows_of_a_driver_that_was_killed(tmp_pat
         ({"final_return": "nan"}, "row 1: final_return is nan"),
         ({"interactions": "x"}, "row 1: could not convert string to float: 'x'"),
         ({"interactions": ""}, "row 1: invalid literal"),
+        ({"solved": "True", "episodes_to_learn": ""}, "row 1: invalid literal"),
         ({"seed": "1.5"}, "row 1: invalid literal"),
         ({"agent": "ddqn"}, "row 1: agent is 'ddqn'"),
         ({"seed": "1"}, "row 2: duplicate run"),
@@ -136,6 +137,20 @@ def test_damaged_rows_are_refused_and_stay_as_they_are(tmp_path, change, problem
     assert message.startswith(f"{tmp_path}/results.csv is corrupt ({problem}") and "\n" not in message
     assert message.endswith("fix it, or move the file away to run everything again")
     assert (tmp_path / "results.csv").read_bytes() == before
+
+
+@pytest.mark.parametrize("heading", ["", "agent,si", "agent,size,seed"])
+def test_tables_without_a_whole_heading_are_begun_again(tmp_path, heading):
+    plan, directory, tables = _open(tmp_path)
+    directory.close()
+    for name in ("results", "curve"):
+        (tmp_path / f"{name}.csv").write_text(heading)
+    plan, directory, tables = _open(tmp_path)
+    tables.begin({})
+    tables.add_curve(plan.tasks[0], 0, _curve(0, 10))
+    tables.add_result(plan.tasks[0], 0, RESULT)
+    assert list(tables.finish()) == [("0",)]
+    assert _seeds(tmp_path) == _seeds(tmp_path, "curve") == [0]
 
 
 @pytest.mark.parametrize("change", [{"loss": "abc"}, {"loss": "\0"}, {"interactions": "1.5"}, {"seed": ""}])

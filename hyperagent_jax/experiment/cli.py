@@ -93,8 +93,8 @@ def cluster_settings(folder: str) -> launching.ClusterSettings:
     """Returns the cluster settings that the flags give."""
     values = flags.FLAGS
     for name in ("cpus_per_task", "gpus_per_task"):
-        if not math.isfinite(values[name].value):
-            raise errors.UserError(f"--{name} must be a finite number, got {values[name].value}")
+        if not math.isfinite(value := getattr(values, name)):
+            raise errors.UserError(f"--{name} must be a finite number, got {value}")
     options = dict(partition=values.slurm_partition) if values.slurm_partition else {}
     for option in values.slurm_options:
         name, is_pair, value = option.partition("=")

@@ -362,13 +362,12 @@ class DeepSea(base.Experiment):
                 context.save(program.tree())
 
     def outcome(self, row: dict[str, Any]) -> str:
-        is_solved = str(row["solved"]) == "True"
-        solved, failed = (
-            f"solved in {row['episodes_to_learn']} episodes",
-            f"NOT solved, return {row['final_return']}",
-        )
+        if str(row["solved"]) == "True":
+            end = f"solved in {int(row['episodes_to_learn'])} episodes"
+        else:
+            end = f"NOT solved, return {row['final_return']}"
         return (
-            f"{solved if is_solved else failed} ({int(row['interactions']):,} interactions, "
+            f"{end} ({int(row['interactions']):,} interactions, "
             f"{row['train_seconds']} s, {float(row['interactions_per_second']):,.0f}/s, "
             f"compile {row['compile_seconds']} s)"
         )

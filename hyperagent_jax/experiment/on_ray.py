@@ -151,9 +151,9 @@ def _kill_half_started(error: Exception) -> None:
     """
     trace = error.__traceback__
     while trace is not None:
-        node = trace.tb_frame.f_locals.get("self")
-        if hasattr(node, "kill_all_processes"):
-            node.kill_all_processes(check_alive=False, wait=True)
+        kill = getattr(trace.tb_frame.f_locals.get("self"), "kill_all_processes", None)
+        if kill is not None:
+            kill(check_alive=False, wait=True)
             return
         trace = trace.tb_next
 

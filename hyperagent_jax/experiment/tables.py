@@ -45,9 +45,12 @@ class Tables:
             for key, row in rows.items()
             if key not in self.tasks or plan.experiment.is_done(row, directory)
         }
-        if on_file or kept:
+        if kept or self._exists("results"):  # an empty or torn heading is replaced, too
             directory.write("results", plan.result_fields, list(kept.values()))
         return kept
+
+    def _exists(self, name: str) -> bool:
+        return (self._directory.path / f"{name}.csv").exists()
 
     def _results_of(self, filed: Sequence[rows_lib.Record]) -> list[tuple[Key, base.Task, int, dict[str, Any]]]:
         """Returns the results in `filed` that belong to this plan."""
@@ -104,7 +107,7 @@ class Tables:
             if (not is_pending or at <= reached.get(key, 0)) and (key, at) not in self._curve:
                 rows.append(row)
                 self._curve.add((key, at))
-        if on_file:
+        if self._exists("curve"):
             self._directory.write("curve", plan.curve_fields, rows)
         for record in self._filed:
             for seed, row in record.curve:
