@@ -67,7 +67,10 @@ def read(path):
             ["--network=all_layers"],
             "network=all_layers has no convolutions, so it cannot take images: use last_layer",
         ),
-        (["--agent=hypermodel"], "unknown agent 'hypermodel'; choose one of hyperagent, hyperagent_ois, ddqn"),
+        (
+            ["--agent=bbf"],
+            "atari has no settings for bbf in this preset (see docs/agents.md); choose one of hyperagent, ",
+        ),
         (["--replay_capacity=900000000", "--steps=900000000"], "GB of memory, but"),
         (["--n_step=300"], "n_step must be between 1 and 255, got 300"),
     ],

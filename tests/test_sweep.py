@@ -19,9 +19,11 @@ from hyperagent_jax import agents
 from hyperagent_jax import checkpoint
 from hyperagent_jax import errors
 from hyperagent_jax import results
+from hyperagent_jax.experiment import atari
 from hyperagent_jax.experiment import base
 from hyperagent_jax.experiment import deep_sea
 from hyperagent_jax.experiment import driver
+from hyperagent_jax.experiment import jax_env
 from hyperagent_jax.experiment import run_context
 from hyperagent_jax.experiment import sweep
 
@@ -258,6 +260,21 @@ def test_what_is_in_several_grids_is_run_once():
         {"agent": "deep", "depth": [3, 2]},
     ]
     assert _plan({"size": 4}).notes["grid"] == {"size": 4}
+
+
+@pytest.mark.parametrize(
+    "experiment, preset, agent, first",
+    [
+        (atari.EXPERIMENT, "authors", "hyperagent", "noisy_net"),
+        (jax_env.EXPERIMENT, "minatar", "hypermodel", "hyp"),
+    ],
+)
+def test_an_agent_that_a_preset_does_not_have_is_one_clear_line(experiment, preset, agent, first):
+    message = (
+        f"{experiment.name} has no settings for {agent} in this preset .see docs/agents.md.; choose one of {first}"
+    )
+    with pytest.raises(errors.UserError, match=message):
+        _plan({"agent": [agent], "preset": preset}, experiment=experiment)
 
 
 @pytest.mark.parametrize(

@@ -153,6 +153,14 @@ class Experiment(abc.ABC):
         """Returns the config classes of the supported agents, by name."""
         return agents.CONFIGS
 
+    def require_agent(self, name: str, configs: Mapping[str, Any]) -> None:
+        """Raises UserError unless an agent is among those that `configs` returned."""
+        if name not in configs:
+            why = f"unknown agent {name!r};"
+            if name in agents.CONFIGS:
+                why = f"{self.name} has no settings for {name} in this preset (see docs/agents.md);"
+            raise errors.UserError(f"{why} choose one of {', '.join(configs)}")
+
     def problems(self, value: Any) -> Sequence[Any]:
         """Returns the problems that a value of the problem's flag stands for."""
         return [value]

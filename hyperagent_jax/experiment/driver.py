@@ -75,8 +75,7 @@ def plan_from_flags(experiment: base.Experiment) -> base.Plan:
     """Plans a run for every problem and seed given by the flags."""
     options = config_lib.from_flags("options", {"options": experiment.options_class}, FLAGS)
     configs = experiment.configs(options)
-    if FLAGS.agent not in configs:
-        raise errors.UserError(f"unknown agent {FLAGS.agent!r}; choose one of {', '.join(configs)}")
+    experiment.require_agent(FLAGS.agent, configs)
     given = config_lib.from_flags("protocol", {"protocol": experiment.protocol_class}, FLAGS)
     config = config_lib.from_flags(FLAGS.agent, configs, FLAGS)
     problem = getattr(given, experiment.problem)

@@ -86,8 +86,7 @@ class _Space:
         grid = {**grid, **{name: value for name, value in self.fixed.items() if name not in grid}}
         names = _values("agent", str, grid["agent"])
         for name in names:
-            if name not in self.agents:
-                raise errors.UserError(f"unknown agent {name!r}; choose one of {', '.join(self.agents)}")
+            self.experiment.require_agent(name, self.agents)
         every = {key: setting.type for name in names for key, setting in self.of(name).items()}
         kinds = {**{name: type(value) for name, value in self.fixed.items()}, **every}
         if unknown := [key for key in grid if key not in kinds]:
@@ -116,7 +115,9 @@ class _Space:
             options = experiment.options_class(**pick(self.options))
             problem = {experiment.problem: chosen[experiment.problem]}
             protocol = experiment.resolve(experiment.protocol_class(**problem, **pick(self.protocol)))
-            preset = experiment.configs(options)[agent]
+            configs = experiment.configs(options)
+            experiment.require_agent(agent, configs)
+            preset = configs[agent]
             config = experiment.capped(preset(**pick(self.agents[agent])), protocol)
         if (agent, options) not in self._defaults:
             self._defaults[agent, options] = {**own, **config_lib.settings_of(preset)}
