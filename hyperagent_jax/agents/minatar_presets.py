@@ -15,7 +15,8 @@ _COMMON: dict[str, Any] = dict(
     replay_capacity=100_000,
     learning_rate=2.5e-4,
 )
-# Chosen from 0.01, 0.05 and 0.2 on Freeway, seed 100, 300,000 interactions, with scores of 44.1, 27.6 and 0.25.
+# Chosen from 0.01, 0.05 and 0.2 on two games, seed 100, 300,000 interactions: Freeway scores 44.1, 27.6 and 0.25,
+# Asterix 6.9, 9.6 and 12.9. Relative to the best of them, 0.01 does best on average (0.77, 0.68 and 0.50).
 _HYPERAGENT: dict[str, Any] = dict(unit_prior=True, prior_scale=0.01)
 _LANGEVIN: dict[str, Any] = dict(noise_scale=1e-4)
 _DISTRIBUTIONAL: dict[str, Any] = dict(v_max=30.0)  # covers the discounted returns of good policies in all games

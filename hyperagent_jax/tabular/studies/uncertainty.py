@@ -36,7 +36,7 @@ class Config(agents_lib.Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        checks.positive(self, "size", "num_samples")
+        checks.counts(self, "size", "num_samples")
         checks.not_empty(self, "agents")
         checks.whole_number("seed", self.seed, 0)
         agents_lib.check_names(self.agents)
