@@ -18,6 +18,8 @@ from hyperagent_jax import errors
 from hyperagent_jax import files
 from hyperagent_jax import npz
 
+# The start of a file, as of every zip archive.
+_ZIP = b"PK\x03\x04"
 # The end of a file, stored as the comment of the zip archive: the digest of all preceding bytes.
 _MARK = b"sha256:"
 _DIGITS = 64
@@ -149,8 +151,12 @@ def _readable(path: str | os.PathLike) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _open(path: str | os.PathLike) -> Iterator[Any]:
-    with _readable(path), np.load(path, allow_pickle=False) as arrays:
-        yield arrays
+    with _readable(path):
+        with open(path, "rb") as f:
+            if f.read(len(_ZIP)) != _ZIP:  # of which numpy would say how to unpickle it
+                raise ValueError("it is not an npz file")
+        with np.load(path, allow_pickle=False) as arrays:
+            yield arrays
 
 
 def load_facts(path: str | os.PathLike) -> dict[str, Any]:
@@ -161,7 +167,8 @@ def load_facts(path: str | os.PathLike) -> dict[str, Any]:
         npz.check_size(arrays, "facts")
         facts = json.loads(str(arrays["facts"]))
     if not isinstance(facts, dict):
-        raise CheckpointError(f"checkpoint {path} is corrupt: move it away to restart the run")
+        why = ValueError("its facts are not a JSON object")
+        raise CheckpointError(f"checkpoint {path} is corrupt: move it away to restart the run") from why
     return facts
 
 

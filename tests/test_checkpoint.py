@@ -85,12 +85,21 @@ def test_delete_leaves_nothing(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("content", [b"", b"no zip file", b"PK\x03\x04 cut short"])
-def test_damaged_files_are_refused(tmp_path, content):
+@pytest.mark.parametrize(
+    "content, reason",
+    [
+        (b"", "it is not an npz file"),
+        (b"no zip file", "it is not an npz file"),
+        (b"PK\x03\x04 cut short", "File is not a zip file"),
+    ],
+)
+def test_damaged_files_are_refused(tmp_path, content, reason):
     path = tmp_path / "a.npz"
     path.write_bytes(content)
-    with pytest.raises(checkpoint.CheckpointError, match="cannot be read"):
+    with pytest.raises(checkpoint.CheckpointError, match=rf"cannot be read \({reason}\)"):
         checkpoint.load_facts(path)
+    remark = checkpoint.newest(path)[1]
+    assert remark.endswith(f"({reason}; kept as a.npz.damaged): the run starts from the beginning")
 
 
 def test_facts_that_are_not_ours_are_refused(tmp_path):
