@@ -58,13 +58,9 @@ def repeated_adds(text: str) -> list[str]:
     """The scatter-adds of a program of more than one window, which may add to a place twice, in any order."""
     found = re.findall(r'"stablehlo\.scatter"\(.*?\}\) : \(.*?\)', text, re.DOTALL)
     adds = [one for one in found if "stablehlo.add " in one]
-    windows = [re.search(r"update_window_dims = \[([^\]]*)\]", one) for one in adds]
+    windows = [re.findall(r"\d+", "".join(re.findall(r"update_window_dims = (\[.*?\])", one))) for one in adds]
     ranks = [re.findall(r"tensor<([^>]*)>", one)[-1].count("x") for one in adds]
-    return [
-        one
-        for one, window, rank in zip(adds, windows, ranks, strict=True)
-        if window is None or len(window[1].split(",")) < rank
-    ]
+    return [one for one, window, rank in zip(adds, windows, ranks, strict=True) if len(window) < rank]
 
 
 def test_repeated_adds_are_found():
