@@ -73,7 +73,8 @@ def num_workers() -> int:
 
 
 def _is_cluster() -> bool:
-    return flags.FLAGS.launcher in ("ray", "slurm")
+    # A program without the flags of launchers does its work itself.
+    return "launcher" in flags.FLAGS and flags.FLAGS.launcher in ("ray", "slurm")
 
 
 def leave_accelerators_to_jobs() -> None:
