@@ -162,6 +162,14 @@ def test_sweeps_name_the_settings_that_differ(tmp_path):
         read.read([str(tmp_path / "sweep")])
 
 
+def test_settings_of_environments_do_not_name_agents(tmp_path):
+    cells = [("x/a", 9, "1"), ("x/a", 9, "2"), ("x/b", 20, "1"), ("x/b", 20, "2")]
+    rows = [row(env, "hyperagent", 0, 0.5, scale=scale, steps=steps) for env, steps, scale in cells]
+    write(tmp_path / "sweep", rows, {"experiment": "sweep", "of": "jax", "grid_keys": ["scale", "steps"]})
+    found = read.read([str(tmp_path / "sweep")])
+    assert found.agents == ["hyperagent (scale 1)", "hyperagent (scale 2)"] and found.names == ["x/a", "x/b"]
+
+
 def test_the_report_as_a_user_makes_it(folders, tmp_path):
     out = tmp_path / "out"
     done = subprocess.run(

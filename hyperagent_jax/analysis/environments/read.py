@@ -88,19 +88,22 @@ def read(places: Sequence[str]) -> Results:
 def _labels(
     path: pathlib.Path, rows: Sequence[Mapping[str, str]], differing: str
 ) -> Callable[[Mapping[str, str]], str]:
-    """Returns a function that names the agent of a row, in a sweep with the settings that differ."""
+    """Returns a function that names the agent of a row, in a sweep with what differs within an environment.
+
+    What differs between environments only, as the number of steps may, belongs to them and not to the agent.
+    """
     identity = sources_lib.identity(path.parent)
     if identity.get("experiment") != "sweep":
         return lambda row: row["agent"] + differing
     settings = [name for name in identity.get("grid_keys", []) if rows and name in rows[0]]
-    values: dict[tuple[str, str], set[str]] = {}
+    values: dict[tuple[str, str, str], set[str]] = {}
     for row in rows:
         for name in settings:
-            values.setdefault((row["agent"], name), set()).add(row[name])
+            values.setdefault((row["agent"], name, row["env"]), set()).add(row[name])
+    varied = {(agent, name) for (agent, name, _), found in values.items() if len(found) > 1}
 
     def label(row: Mapping[str, str]) -> str:
-        varied = [name for name in settings if len(values.get((row["agent"], name), ())) > 1]
-        shown = ", ".join(f"{name} {row[name]}" for name in varied)
+        shown = ", ".join(f"{name} {row[name]}" for name in settings if (row["agent"], name) in varied)
         return f"{row['agent']} ({shown})" if shown else row["agent"]
 
     return label
