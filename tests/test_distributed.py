@@ -278,6 +278,7 @@ def test_a_process_that_is_gone_ends_the_others(lost, connected):
     groups, ends, ended = connected
     saved = []
     groups[1 - lost].save = lambda: saved.append(True)
+    groups[lost]._is_over = True  # the lost one says nothing of its own end
     ends[lost].shutdown(socket.SHUT_WR)  # what the system does when a process is killed
     rank, message, code = ended.get(timeout=60)
     assert (rank, code, saved) == (1 - lost, 1, [True])
