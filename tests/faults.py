@@ -8,7 +8,6 @@ command continues after the last.
 """
 
 import argparse
-import collections
 from collections.abc import Callable, Sequence
 import contextlib
 import json
@@ -21,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from typing import Any, NamedTuple
 import warnings
 
@@ -114,7 +114,7 @@ class Bench:
     def __init__(self, folder: pathlib.Path, kinds: Sequence[str]):
         self._folder, self._kinds = folder, kinds
         self._unbroken: dict[tuple[str, ...], tuple[breaking.Rows, float]] = {}
-        self._lives: dict[str, float] = {}  # seconds of the latest run of a case that no moment hit
+        self.lives: dict[str, float] = {}  # seconds of the latest run of a case that no moment hit
 
     def new_folder(self) -> pathlib.Path:
         """A place for a run that is not there yet."""
@@ -136,8 +136,8 @@ class Bench:
         The unbroken one compiles, and a machine's load changes: moments in its time alone are mostly too late.
         """
         if lives := [moment.lived for moment in missed if moment.lived is not None]:
-            self._lives[case.name] = max(lives)  # what is resumed at its end lives shorter
-        return self._lives.get(case.name, self.unbroken(case.local)[1])
+            self.lives[case.name] = max(lives)  # what is resumed at its end lives shorter
+        return self.lives.get(case.name, self.unbroken(case.local)[1])
 
     def finish(self, command: Sequence[str], folder: pathlib.Path, again: str) -> str:
         """Lets a run end that was broken; returns what went wrong."""
@@ -375,6 +375,10 @@ class Record:
     def of(self, line: Line) -> list[dict[str, str]]:
         return [row for row in self.trials if (row["what"], row["fault"]) == (line.case.name, line.fault)]
 
+    def missing(self, line: Line) -> list[int]:
+        """Numbers of the trials of a line that are not there yet."""
+        return sorted({*range(line.trials)} - {int(row["trial"]) for row in self.of(line)})
+
     def table(self, every: Sequence[Line]) -> list[dict[str, Any]]:
         """A row per line that was tried: trials, kills that landed, of them in a write, and trials that held."""
         table = []
@@ -406,23 +410,85 @@ def _prepare(folder: pathlib.Path) -> None:
         base.get(experiment)
 
 
-def _run(bench: Bench, record: Record, every: Sequence[Line], chosen: Sequence[Line], seed: int, seconds: float):
+class _Lane:
+    """A trial in a process of its own, so that several run side by side."""
+
+    def __init__(self, bench: Bench, line: Line, number: int, seed: int):
+        self.line, self.number = line, number
+        self._bench, self._answer = bench, bench.new_folder()
+        self._is_over = False
+        self.pid = os.fork()  # no `multiprocessing`: scripts that it starts must not take themselves for workers
+        if not self.pid:
+            code = 1
+            try:
+                begin = time.monotonic()
+                trial = line.run(random.Random(f"{seed} {line.case.name} {line.fault} {number}"), number)
+                answer = {"trial": trial, "seconds": time.monotonic() - begin, "lives": bench.lives}
+                self._answer.write_text(json.dumps(answer))
+                code = 0
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                breaking.end_all()
+                sys.stdout.flush()
+                os._exit(code)
+
+    def ended(self) -> tuple[Trial, float] | None:
+        """The trial and its seconds, once there is one."""
+        pid, status = os.waitpid(self.pid, os.WNOHANG)
+        self._is_over = bool(pid)
+        if not pid:
+            return None
+        if status:
+            raise SystemExit(f"trial {self.number} of {self.line.case.name}, {self.line.fault} could not be run")
+        answer = json.loads(self._answer.read_text())
+        self._bench.lives.update(answer["lives"])
+        return Trial(*answer["trial"]), answer["seconds"]
+
+    def end(self) -> None:
+        """Ends the trial and what it has started."""
+        if not self._is_over:
+            os.kill(self.pid, signal.SIGTERM)
+            os.waitpid(self.pid, 0)
+
+
+def _run(
+    bench: Bench,
+    record: Record,
+    every: Sequence[Line],
+    chosen: Sequence[Line],
+    seed: int,
+    seconds: float,
+    side_by_side: int,
+) -> None:
     """Runs the missing trials of the chosen lines, for that long."""
-    begin = time.monotonic()
-    spent: collections.Counter[tuple[str, str]] = collections.Counter()
-    while time.monotonic() - begin < seconds:
-        # Lines have the same time, so that those whose trials are long do not wait for the others' end.
-        waiting = [line for line in chosen if len(record.of(line)) < line.trials]
-        if not waiting:
-            return
-        line = min(waiting, key=lambda line: spent[line.case.name, line.fault])
-        number, started = len(record.of(line)), time.monotonic()
-        bench.unbroken(line.case.local)  # is not the trial's time
-        begun = time.monotonic()
-        trial = line.run(random.Random(f"{seed} {line.case.name} {line.fault} {number}"), number)
-        spent[line.case.name, line.fault] += time.monotonic() - started
-        record.add(line, number, trial, time.monotonic() - begun)
-        record.table(every)
+    begin, lanes = time.monotonic(), list[_Lane]()
+
+    def waiting(line: Line) -> list[int]:
+        own = {lane.number for lane in lanes if lane.line is line}
+        return [number for number in record.missing(line) if number not in own]
+
+    try:
+        while True:
+            is_over = time.monotonic() - begin >= seconds
+            left = [line for line in chosen if waiting(line)] if not is_over else []
+            if left and len(lanes) < side_by_side:
+                # Lines advance alike, so that none has far fewer trials than another whenever this ends.
+                line = max(left, key=lambda line: len(waiting(line)) / line.trials)
+                bench.unbroken(line.case.local)  # is not the trial's time, and for all lanes
+                lanes.append(_Lane(bench, line, waiting(line)[0], seed))
+                continue
+            if not lanes:
+                return
+            for lane in list(lanes):
+                if ended := lane.ended():
+                    lanes.remove(lane)
+                    record.add(lane.line, lane.number, *ended)
+                    record.table(every)
+            time.sleep(0.05)
+    finally:
+        for lane in lanes:
+            lane.end()
 
 
 def main() -> int:
@@ -432,6 +498,7 @@ def main() -> int:
     parser.add_argument("--kinds", default="parent,workers,both", help="whom to kill, in turn")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--minutes", type=float, default=1e9, help="after which no trial begins")
+    parser.add_argument("--side_by_side", type=int, default=1, help="trials at a time; most of one is waiting")
     parser.add_argument("--out", help="folder of results.csv (trials) and faults.csv (the table)")
     arguments = parser.parse_args()
     begin = time.monotonic()
@@ -444,7 +511,7 @@ def main() -> int:
         bench = Bench(folder, arguments.kinds.split(","))
         every = lines(bench, arguments.trials, can_mount(folder))
         chosen = [line for line in every if arguments.only in f"{line.case.name}, {line.fault}"]
-        _run(bench, record, every, chosen, arguments.seed, 60 * arguments.minutes)
+        _run(bench, record, every, chosen, arguments.seed, 60 * arguments.minutes, arguments.side_by_side)
     finally:
         breaking.end_all()
         shutil.rmtree(folder, ignore_errors=True)
