@@ -1,16 +1,19 @@
 """What bench.py measures of MinAtar: whole steps of agents, and the parts that no implementation can leave out.
 
-Times are per interaction. `step_us` is everything (acting, game, replay, random numbers, a share of an update),
-`game_us` the bare games with random actions, `products_us` the bare matrix products of acting and of an update,
-`optimizer_us` the time memory needs for Adam's bytes; `of_limit` is the sum of these three over `step_us`.
-Machines are noisy, so what is compared is measured in turns: the fastest counts, ratios are medians over turns.
+Times are per interaction. `step_us` is everything (acting, game, replay, random numbers, a share of an update) by
+the clock, the fastest turn. All others are processor times, which other programs hardly affect: `cpu_us` is
+everything, the median over turns; `game_us` the bare games with random actions, `products_us` the bare matrix
+products of acting and of an update, `optimizer_us` the time memory needs for Adam's bytes. `of_limit` is the sum
+of these three over `cpu_us`. Rows with a long `update_period` show what acting costs without updates. What is
+compared is measured in turns; ratios are medians over turns.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 import dataclasses
 import functools
 import statistics
 import time
+from typing import Any
 
 from absl import flags
 import bench_limits
@@ -48,7 +51,9 @@ class _Measured:
 
     def __init__(self, agent: str, num_envs: int = 1, **settings):
         self.config = minatar_presets.CONFIGS[agent](min_replay=200, **settings)
-        self.name, self.num_envs, self.seconds = agent, num_envs, []
+        self.name, self.num_envs = agent, num_envs
+        self.seconds: list[float] = []
+        self.cpu_seconds: list[float] = []
         self.agent = agents.make_agent(agent, self.config, _environment().spec)
         runner = scan.make_runner(self.agent, _environment(), num_envs, stores_prior=True)
         init = jax.jit(lambda key: jax.tree.map(lambda x: x[None], runner.init(key, None)))
@@ -71,13 +76,18 @@ class _Measured:
 
     def measure(self) -> None:
         """One more turn."""
-        begin = time.perf_counter()
+        begin, cpu = time.perf_counter(), time.process_time()
         interactions = self._advance(FLAGS.steps)
         self.seconds.append((time.perf_counter() - begin) / interactions)
+        self.cpu_seconds.append((time.process_time() - cpu) / interactions)
 
     def over(self, other: "_Measured") -> float:
-        """The median over turns of its time over that of another."""
-        return statistics.median(x / y for x, y in zip(self.seconds, other.seconds, strict=True))
+        """The median over turns of its processor time over that of another."""
+        return statistics.median(x / y for x, y in zip(self.cpu_seconds, other.cpu_seconds, strict=True))
+
+
+def _seconds(function: Callable[[], Any]) -> float:
+    return timing.fastest(function, FLAGS.repeats, clock=time.process_time)
 
 
 def game_seconds(num_envs: int) -> float:
@@ -104,7 +114,7 @@ def game_seconds(num_envs: int) -> float:
 
         return jax.lax.fori_loop(0, steps, body, (start, jnp.zeros(())))[1]
 
-    return timing.fastest(lambda: play(jax.random.key(0)), FLAGS.repeats) / (steps * num_envs)
+    return _seconds(lambda: play(jax.random.key(0))) / (steps * num_envs)
 
 
 def products_seconds(measured: _Measured) -> float:
@@ -146,7 +156,7 @@ def products_seconds(measured: _Measured) -> float:
         def repeated(patches, weights):
             return jax.lax.fori_loop(0, _PRODUCTS, lambda _, carry: function(patches, carry), weights)
 
-        return timing.fastest(lambda: repeated(patches, weights), FLAGS.repeats) / _PRODUCTS
+        return _seconds(lambda: repeated(patches, weights)) / _PRODUCTS
 
     networks = 2 if measured.name.startswith("hyperagent") else 1  # a fixed prior is one more
     acting = networks * seconds(act, measured.num_envs) / measured.num_envs
@@ -159,36 +169,42 @@ def measure() -> Iterator[dict]:
     alone = [_Measured(name) for name in FLAGS.minatar_agents]
     many = _Measured(first, FLAGS.minatar_envs)
     sizes = [_Measured(first, replay_capacity=int(capacity)) for capacity in FLAGS.minatar_capacities]
-    everything = [*alone, many, *sizes]
+    rarely = 50 * FLAGS.minatar_envs
+    acting = [_Measured(first, num_envs, update_period=rarely) for num_envs in (1, FLAGS.minatar_envs)]
+    everything = [*alone, many, *sizes, *acting]
     for _ in range(FLAGS.repeats):
         for one in everything:
             one.measure()
     games = {num_envs: game_seconds(num_envs) for num_envs in (1, FLAGS.minatar_envs)}
     for one in everything:
-        step, game, products = min(one.seconds), games[one.num_envs], products_seconds(one)
-        streamed = bench_limits.stream_seconds(agents.count_params(one.agent), FLAGS.repeats)
+        step, cpu = min(one.seconds), statistics.median(one.cpu_seconds)
+        game, products = games[one.num_envs], products_seconds(one)
+        streamed = bench_limits.stream_seconds(agents.count_params(one.agent), FLAGS.repeats, time.process_time)
         optimizer = streamed * one.config.updates_per_step / one.config.update_period
         yield {
             "agent": one.name,
             "game": FLAGS.minatar_game,
             "num_envs": one.num_envs,
+            "update_period": one.config.update_period,
             "replay_capacity": one.config.replay_capacity,
             "mb": one.num_bytes / 1e6,
             "interactions_per_second": round(1 / step),
             "step_us": step * 1e6,
+            "cpu_us": cpu * 1e6,
             "game_us": game * 1e6,
             "products_us": products * 1e6,
             "optimizer_us": optimizer * 1e6,
-            "of_limit": (game + products + optimizer) / step,
+            "of_limit": (game + products + optimizer) / cpu,
         }
     print()
     for one in alone:
         for other in alone:
             if one is not other and other.name == "ddqn":
                 print(f"{one.name} against {other.name}: {one.over(other):.2f} times the time per interaction")
+    one_acts, all_act = acting
     print(
         f"{many.num_envs} parallel games: a step of all takes {many.num_envs * many.over(alone[0]):.2f} times "
-        "as long as a step of one"
+        f"as long as a step of one, and {many.num_envs * all_act.over(one_acts):.2f} times without updates"
     )
     small, *larger = sizes
     for one in larger:

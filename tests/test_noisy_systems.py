@@ -273,6 +273,8 @@ def test_projection_by_hand():
     value, projected, q = categorical([-1, 0, 1], [0.0, 1.0, 2.0], [0.25, 0.5, 0.25], 0.3, 0.5)
     np.testing.assert_allclose(projected, [0.05, 0.6, 0.35], atol=1e-6)
     assert value == pytest.approx(1.1076060, abs=1e-6) and q == pytest.approx(0.5752104, abs=1e-6)
+    entropy = -np.sum(projected * np.log(projected))
+    assert value - entropy == pytest.approx(0.2838862, abs=1e-6)  # the divergence, whose gradient is the same
     atoms, zeros = np.linspace(-10, 10, 51), np.zeros(51)
     at_zero = np.eye(51)[25]
     value, projected, _ = categorical(atoms, zeros, at_zero, 1.0, 0.99)

@@ -182,14 +182,16 @@ def test_bench(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     rows = scripts.rows(tmp_path / "bench.csv")
-    assert [(row["agent"], row["num_envs"], row["replay_capacity"]) for row in rows] == [
-        ("hyperagent", "1", "100000"),
-        ("ddqn", "1", "100000"),
-        ("hyperagent", "8", "100000"),
-        ("hyperagent", "1", "1000"),
-        ("hyperagent", "1", "2000"),
+    assert [(row["agent"], row["num_envs"], row["update_period"], row["replay_capacity"]) for row in rows] == [
+        ("hyperagent", "1", "4", "100000"),
+        ("ddqn", "1", "4", "100000"),
+        ("hyperagent", "8", "4", "100000"),
+        ("hyperagent", "1", "4", "1000"),
+        ("hyperagent", "1", "4", "2000"),
+        ("hyperagent", "1", "400", "100000"),
+        ("hyperagent", "8", "400", "100000"),
     ]
-    assert all(float(row["step_us"]) > 0 and float(row["game_us"]) > 0 for row in rows)
+    assert all(float(row[name]) > 0 for row in rows for name in ("step_us", "cpu_us", "game_us", "of_limit"))
     for text in (
         "hyperagent against ddqn: ",
         "8 parallel games: ",
