@@ -9,6 +9,7 @@ import pathlib
 import posixpath
 import re
 import urllib.parse
+from xml.etree import ElementTree
 
 from latex2mathml import converter
 from mkdocs import exceptions
@@ -20,6 +21,8 @@ PACKAGE = "hyperagent_jax"
 LINK = re.compile(r"(\[(?:[^\[\]]|\[[^\]]*\])*\]\()([^()\s]+)(\))")
 FENCE = re.compile(r"^(```|~~~).*?^\1[^\n]*$", re.MULTILINE | re.DOTALL)
 FORMULA = re.compile(r'<(span|div) class="arithmatex">\\([(\[])(.*?)\\[)\]]</\1>', re.DOTALL)
+NAMESPACE = "http://www.w3.org/1998/Math/MathML"
+PRIME = "\u2032"
 # Code within a line.
 CODE = re.compile(r"<code>([^<>\n]+)</code>")
 # Longer words of code may break, because they could be wider than a phone.
@@ -115,10 +118,29 @@ def on_page_content(html, page, config, files):
     def convert(match):
         formula = match[3].replace("&amp;", "&").replace("&lt;", "<").replace("&gt;", ">")
         display = "block" if match[2] == "[" else "inline"
-        mathml = converter.convert(formula, display=display).replace("<mover>", '<mover accent="true">')
+        mathml = _readable(converter.convert(formula, display=display))
         return f'<span class="display-formula">{mathml}</span>' if display == "block" else mathml
 
     return CODE.sub(_unbroken, FORMULA.sub(convert, html))
+
+
+def _readable(mathml):
+    """Returns MathML whose accents, primes and bars look right in browsers without a font for mathematics, too."""
+    root = ElementTree.fromstring(mathml.replace(f' xmlns="{NAMESPACE}"', ""))
+    for node in root.iter():
+        if node.tag == "mover":
+            node.set("accent", "true")
+        elif node.tag == "mo" and node.text == "|":  # would have the space of an operator on both sides
+            node.attrib.update(lspace="0", rspace="0", stretchy="false")
+        elif node.tag in ("msup", "msubsup") and node[-1].text == PRIME:  # would shrink to a dot
+            base, subscript = node[0], node[1:-1]
+            primed = ElementTree.Element("mrow")
+            primed.append(base)
+            ElementTree.SubElement(primed, "mo", lspace="0", rspace="0").text = PRIME
+            node.tag = "msub" if subscript else "mrow"
+            node[:] = [primed, *subscript]
+    root.set("xmlns", NAMESPACE)
+    return ElementTree.tostring(root, encoding="unicode")
 
 
 def _unbroken(match):
