@@ -10,6 +10,7 @@ command continues after the last.
 import argparse
 from collections.abc import Callable, Sequence
 import contextlib
+import dataclasses
 import json
 import os
 import pathlib
@@ -129,6 +130,14 @@ class Bench:
             self._unbroken[key] = breaking.rows(folder), time.monotonic() - begin
             shutil.rmtree(folder.parent)
         return self._unbroken[key]
+
+    def knows(self, command: Sequence[str]) -> bool:
+        """Whether the unbroken run of a command was made."""
+        return tuple(command) in self._unbroken
+
+    def learn(self, command: Sequence[str], rows: breaking.Rows, seconds: float) -> None:
+        """Takes what another process got from `unbroken`."""
+        self._unbroken[tuple(command)] = rows, seconds
 
     def _life(self, case: Case, missed: Sequence[breaking.Moment] = ()) -> float:
         """Returns how long a case's run takes: as the latest that was missed, or as the unbroken one.
@@ -306,7 +315,8 @@ def can_mount(folder: pathlib.Path) -> bool:
         return False
 
 
-class Line(NamedTuple):
+@dataclasses.dataclass(frozen=True, eq=False)
+class Line:
     """A line of the table."""
 
     case: Case
@@ -411,20 +421,15 @@ def _prepare(folder: pathlib.Path) -> None:
 
 
 class _Lane:
-    """A trial in a process of its own, so that several run side by side."""
+    """Work in a process of its own, so that several trials run side by side."""
 
-    def __init__(self, bench: Bench, line: Line, number: int, seed: int):
-        self.line, self.number = line, number
-        self._bench, self._answer = bench, bench.new_folder()
-        self._is_over = False
-        self.pid = os.fork()  # no `multiprocessing`: scripts that it starts must not take themselves for workers
-        if not self.pid:
+    def __init__(self, answer: pathlib.Path, work: Callable[..., Any], *arguments: Any):
+        self._answer, self._is_over = answer, False
+        self._pid = os.fork()  # no `multiprocessing`: scripts that it starts must not take themselves for workers
+        if not self._pid:
             code = 1
             try:
-                begin = time.monotonic()
-                trial = line.run(random.Random(f"{seed} {line.case.name} {line.fault} {number}"), number)
-                answer = {"trial": trial, "seconds": time.monotonic() - begin, "lives": bench.lives}
-                self._answer.write_text(json.dumps(answer))
+                answer.write_text(json.dumps(work(*arguments)))
                 code = 0
             except BaseException:
                 traceback.print_exc()
@@ -433,62 +438,78 @@ class _Lane:
                 sys.stdout.flush()
                 os._exit(code)
 
-    def ended(self) -> tuple[Trial, float] | None:
-        """The trial and its seconds, once there is one."""
-        pid, status = os.waitpid(self.pid, os.WNOHANG)
+    def answer(self) -> Any:
+        """What the work returned, as JSON; None until then."""
+        pid, status = os.waitpid(self._pid, os.WNOHANG)
         self._is_over = bool(pid)
-        if not pid:
-            return None
         if status:
-            raise SystemExit(f"trial {self.number} of {self.line.case.name}, {self.line.fault} could not be run")
-        answer = json.loads(self._answer.read_text())
-        self._bench.lives.update(answer["lives"])
-        return Trial(*answer["trial"]), answer["seconds"]
+            raise SystemExit("a trial could not be run")
+        return json.loads(self._answer.read_text()) if pid else None
 
     def end(self) -> None:
-        """Ends the trial and what it has started."""
+        """Ends the work and the scripts that it has started."""
         if not self._is_over:
-            os.kill(self.pid, signal.SIGTERM)
-            os.waitpid(self.pid, 0)
+            os.kill(self._pid, signal.SIGTERM)
+            os.waitpid(self._pid, 0)
 
 
-def _run(
-    bench: Bench,
-    record: Record,
-    every: Sequence[Line],
-    chosen: Sequence[Line],
-    seed: int,
-    seconds: float,
-    side_by_side: int,
-) -> None:
-    """Runs the missing trials of the chosen lines, for that long."""
-    begin, lanes = time.monotonic(), list[_Lane]()
+class Runner:
+    """Runs the missing trials of lines, several side by side."""
 
-    def waiting(line: Line) -> list[int]:
-        own = {lane.number for lane in lanes if lane.line is line}
-        return [number for number in record.missing(line) if number not in own]
+    def __init__(self, bench: Bench, record: Record, every: Sequence[Line], seed: int):
+        self._bench, self._record, self._every, self._seed = bench, record, every, seed
+        self._lanes: dict[tuple[str, ...] | tuple[Line, int], _Lane] = {}  # by command or trial
 
-    try:
-        while True:
-            is_over = time.monotonic() - begin >= seconds
-            left = [line for line in chosen if waiting(line)] if not is_over else []
-            if left and len(lanes) < side_by_side:
-                # Lines advance alike, so that none has far fewer trials than another whenever this ends.
-                line = max(left, key=lambda line: len(waiting(line)) / line.trials)
-                bench.unbroken(line.case.local)  # is not the trial's time, and for all lanes
-                lanes.append(_Lane(bench, line, waiting(line)[0], seed))
+    def run(self, chosen: Sequence[Line], seconds: float, side_by_side: int) -> None:
+        """Begins trials for that long, then waits for those that have begun."""
+        begin = time.monotonic()
+        try:
+            while True:
+                if time.monotonic() - begin < seconds and len(self._lanes) < side_by_side and self._start(chosen):
+                    continue
+                if not self._lanes:
+                    return
+                self._collect()
+                time.sleep(0.05)
+        finally:
+            for lane in self._lanes.values():
+                lane.end()
+
+    def _start(self, chosen: Sequence[Line]) -> bool:
+        """Starts the next trial, or the unbroken run that it is compared with; returns whether there was one."""
+        left = [(line, numbers) for line in chosen if (numbers := self._waiting(line))]
+        # Lines advance alike, so that none has far fewer trials than another whenever this ends.
+        for line, numbers in sorted(left, key=lambda one: -len(one[1]) / one[0].trials):
+            command, answer = tuple(line.case.local), self._bench.new_folder()
+            if self._bench.knows(command):
+                self._lanes[line, numbers[0]] = _Lane(answer, self._try, line, numbers[0])
+                return True
+            if command not in self._lanes:
+                self._lanes[command] = _Lane(answer, self._bench.unbroken, command)
+                return True
+        return False
+
+    def _waiting(self, line: Line) -> list[int]:
+        return [number for number in self._record.missing(line) if (line, number) not in self._lanes]
+
+    def _try(self, line: Line, number: int) -> tuple[Trial, float, dict[str, float]]:
+        begin = time.monotonic()
+        trial = line.run(random.Random(f"{self._seed} {line.case.name} {line.fault} {number}"), number)
+        return trial, time.monotonic() - begin, self._bench.lives
+
+    def _collect(self) -> None:
+        for work, lane in list(self._lanes.items()):
+            if (answer := lane.answer()) is None:
                 continue
-            if not lanes:
-                return
-            for lane in list(lanes):
-                if ended := lane.ended():
-                    lanes.remove(lane)
-                    record.add(lane.line, lane.number, *ended)
-                    record.table(every)
-            time.sleep(0.05)
-    finally:
-        for lane in lanes:
-            lane.end()
+            del self._lanes[work]
+            if isinstance(work[0], str):
+                self._bench.learn(work, *answer)
+                continue
+            line, number = work
+            trial, seconds, lives = answer
+            self._bench.lives.update(lives)
+            self._record.add(line, number, Trial(*trial), seconds)
+            self._record.table(self._every)
 
 
 def main() -> int:
@@ -511,7 +532,8 @@ def main() -> int:
         bench = Bench(folder, arguments.kinds.split(","))
         every = lines(bench, arguments.trials, can_mount(folder))
         chosen = [line for line in every if arguments.only in f"{line.case.name}, {line.fault}"]
-        _run(bench, record, every, chosen, arguments.seed, 60 * arguments.minutes, arguments.side_by_side)
+        runner = Runner(bench, record, every, arguments.seed)
+        runner.run(chosen, 60 * arguments.minutes, arguments.side_by_side)
     finally:
         breaking.end_all()
         shutil.rmtree(folder, ignore_errors=True)
