@@ -13,6 +13,11 @@ import jax
 import jax.numpy as jnp
 
 
+# What jax has room for, by default.
+_MOST_COUNT = 2**31
+_LARGEST = float(jnp.finfo(jnp.float32).max)
+
+
 def whole_number(name: str, value: Any, low: int) -> None:
     """Raises ValueError unless `value` is a whole number and at least `low`."""
     if isinstance(value, jax.Array):
@@ -29,13 +34,21 @@ def real_number(name: str, value: Any, low: float, high: float = math.inf, *, is
     """Raises ValueError unless `value` is a finite number in [low, high], or in (low, high] if `is_open`."""
     if isinstance(value, jax.Array):
         return
-    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise ValueError(f"{name} must be a finite number, got {value!r}")
+    finite_number(name, value)
     number = float(value)
     if not low <= number <= high or (is_open and number == low):
         above = f"greater than {low}" if is_open else f"at least {low}"
         below = "" if high == math.inf else f" and at most {high}"
         raise ValueError(f"{name} must be {above}{below}, got {value}")
+
+
+def finite_number(name: str, value: Any) -> None:
+    """Raises ValueError unless a number is finite in the 32 bits that jax computes with."""
+    if not -_LARGEST <= value <= _LARGEST:
+        size = " of 32 bits" if abs(value) < math.inf else ""
+        raise ValueError(f"{name} must be a finite number{size}, got {value!r}")
 
 
 def flag(name: str, value: Any) -> None:
@@ -53,9 +66,8 @@ def one_of(name: str, value: Any, choices: Sequence[str]) -> None:
 def finite(config: Any) -> None:
     """Raises ValueError if a field of a dataclass is a number that is not finite."""
     for field in dataclasses.fields(config):
-        value = getattr(config, field.name)
-        if isinstance(value, float) and not math.isfinite(value):
-            raise ValueError(f"{field.name} must be a finite number, got {value}")
+        if isinstance(value := getattr(config, field.name), float):
+            finite_number(field.name, value)
 
 
 def not_empty(config: Any, *names: str) -> None:
@@ -76,5 +88,13 @@ def counts(config: Any, *names: str) -> None:
     """Raises ValueError unless these fields of a dataclass are at least 1 and fit the int32 that jax counts in."""
     positive(config, *names)
     for name in names:
-        if (value := getattr(config, name)) >= 2**31:
+        if (value := getattr(config, name)) >= _MOST_COUNT:
             raise ValueError(f"{name} must be less than 2**31, got {value}")
+
+
+def seeds(config: Any, name: str, number: int = 1) -> None:
+    """Raises ValueError unless this field of a dataclass can be the first of `number` consecutive seeds."""
+    value = getattr(config, name)
+    whole_number(name, value, 0)
+    if value > (most := _MOST_COUNT - number):
+        raise ValueError(f"{name} must be at most {most}, got {value}")

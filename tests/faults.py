@@ -431,6 +431,8 @@ class _Lane:
             try:
                 answer.write_text(json.dumps(work(*arguments)))
                 code = 0
+            except SystemExit:  # asked to end
+                pass
             except BaseException:
                 traceback.print_exc()
             finally:

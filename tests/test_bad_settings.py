@@ -18,6 +18,7 @@ from hyperagent_jax.experiment import cli
 from hyperagent_jax.experiment import driver
 from hyperagent_jax.experiment import sweep
 from hyperagent_jax.tabular import mdps
+from hyperagent_jax.tabular.studies import chain
 from hyperagent_jax.tabular.studies import deep_sea
 from hyperagent_jax.tabular.studies import lemma
 from hyperagent_jax.tabular.studies import posterior
@@ -41,11 +42,19 @@ EXPERIMENTS = pathlib.Path(__file__).parent.parent / "experiments"
         (deep_sea, {"prior_means": ()}, "prior_means must not be empty"),
         (deep_sea, {"index_dims": ()}, "index_dims must not be empty"),
         (deep_sea, {"first_seed": -1}, "first_seed must be at least 0, got -1"),
+        (deep_sea, {"first_seed": 2**31 - 4}, "first_seed must be at most 2147483643, got 2147483644"),
+        (regret, {"first_seed": 10**30}, f"first_seed must be at most 2147483618, got {10**30}"),
+        (regret, {"lmc_sigma": -1.0}, "lmc_sigma must be at least 0.0, got -1.0"),
+        (regret, {"sigma": 1e39}, "sigma must be a finite number of 32 bits, got 1e+39"),
+        (deep_sea, {"delta": 0.0}, "delta must be greater than 0.0 and at most 1.0, got 0.0"),
+        (deep_sea, {"beta": 0.0}, "beta must be greater than 0.0, got 0.0"),
+        (chain, {"seed": 2**31 - 1}, "seed must be at most 2147483646, got 2147483647"),
         (posterior, {"discount": 1.0}, "discount must be at least 0 and below 1, got 1.0"),
         (posterior, {"discount": float("nan")}, "discount must be a finite number, got nan"),
         (posterior, {"learning_rate": float("nan")}, "learning_rate must be a finite number, got nan"),
         (posterior, {"learning_rate": 0.0}, "learning_rate must be greater than 0.0, got 0.0"),
         (posterior, {"seed": -1}, "seed must be at least 0, got -1"),
+        (posterior, {"seed": 2**31}, "seed must be at most 2147483647, got 2147483648"),
         (propagation, {"visits": -1.0}, "visits must be at least 0.0, got -1.0"),
         (propagation, {"sigma": float("inf")}, "sigma must be a finite number, got inf"),
         (lemma, {"epsilon": 0.0}, "epsilon must be greater than 0.0, got 0.0"),

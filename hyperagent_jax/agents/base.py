@@ -170,11 +170,11 @@ class Config:
         """Raises ValueError unless all named settings are in [low, high] and, if `is_finite`, finite."""
         for name in names:
             value = getattr(self, name)
-            if is_finite and value == math.inf:
-                raise ValueError(f"{name} must be finite, got {value}")
             if not low <= value <= high:
                 bounds = f"at least {low}" if high == math.inf else f"between {low} and {high}"
                 raise ValueError(f"{name} must be {bounds}, got {value}")
+            if is_finite:
+                checks.require_finite(**{name: value})
 
     def require_widths(self, name: str) -> None:
         """Raises ValueError unless the named setting is a non-empty sequence of positive layer widths."""

@@ -1,12 +1,13 @@
 """Checks the arguments of functions that build networks."""
 
-import math
 import numbers
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+from hyperagent_jax import checks
 
 
 def require_num_actions(num_actions: Any) -> None:
@@ -21,8 +22,9 @@ def require_finite(**scales: Any) -> None:
         if isinstance(scale, jax.core.Tracer):
             continue
         is_number = isinstance(scale, numbers.Real) or (isinstance(scale, jax.Array) and scale.ndim == 0)
-        if not is_number or not math.isfinite(scale):
+        if not is_number:
             raise ValueError(f"{name} must be a finite number, got {scale!r}")
+        checks.finite_number(name, scale)
 
 
 def require_widths(name: str, widths: Any) -> None:

@@ -51,8 +51,10 @@ class Settings:
                 is_number = False
             if not is_number:
                 raise ValueError(f'prior_mean must be a number or "horizon", got {self.prior_mean!r}')
-        if not self.practical_beta > 0.0:
-            raise ValueError(f"practical_beta must be above 0, got {self.practical_beta}")
+        for name in ("beta", "practical_beta"):
+            checks.real_number(name, getattr(self, name), 0.0, is_open=True)
+        checks.real_number("delta", self.delta, 0.0, 1.0, is_open=True)
+        checks.real_number("lmc_sigma", self.lmc_sigma, 0.0)
         self.practical(base.Size(1, 1, 1), num_ois=self.num_ois)  # checks the values
 
     def practical(self, size: base.Size, num_ois: int = 1) -> hyperagent.Config:

@@ -55,7 +55,7 @@ class Config:
 
     def __post_init__(self) -> None:
         checks.counts(self, "length", "max_steps", "num_steps", "eval_every", "num_seeds")
-        checks.whole_number("seed", self.seed, 0)
+        checks.seeds(self, "seed", self.num_seeds)
 
 
 def true_gaps(length: int, discount: float) -> np.ndarray:

@@ -57,7 +57,7 @@ class Config(agents_lib.Settings):
         checks.counts(self, "num_seeds", "window")
         checks.positive(self, "seeds_per_group")
         checks.not_empty(self, "agents", "sizes")
-        checks.whole_number("first_seed", self.first_seed, 0)
+        checks.seeds(self, "first_seed", self.num_seeds)
         agents_lib.check_names(self.agents)
         if min(self.sizes, default=0) < 1:
             raise ValueError("sizes must be whole numbers of at least 1")

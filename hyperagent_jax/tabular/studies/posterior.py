@@ -43,7 +43,7 @@ class Config:
         checks.finite(self)
         checks.counts(self, "num_states", "num_actions", "num_transitions", "num_updates")
         checks.real_number("learning_rate", self.learning_rate, 0.0, is_open=True)
-        checks.whole_number("seed", self.seed, 0)
+        checks.seeds(self, "seed")
         if not 0.0 <= self.discount < 1.0:
             raise ValueError(f"discount must be at least 0 and below 1, got {self.discount}")
         _ = self.prior

@@ -41,7 +41,7 @@ class Config:
         checks.counts(self, "num_samples")
         checks.real_number("visits", self.visits, 0.0)
         checks.real_number("visits_elsewhere", self.visits_elsewhere, 0.0)
-        checks.whole_number("seed", self.seed, 0)
+        checks.seeds(self, "seed")
         hyperagent.Config(self.beta, self.sigma, index_dim=self.index_dim)
 
 

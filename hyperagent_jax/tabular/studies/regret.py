@@ -58,7 +58,7 @@ class Config(agents_lib.Settings):
         checks.counts(self, "num_seeds", "num_states", "num_actions", "horizon")
         checks.positive(self, "seeds_per_group")
         checks.not_empty(self, "agents", "environments")
-        checks.whole_number("first_seed", self.first_seed, 0)
+        checks.seeds(self, "first_seed", self.num_seeds)
         if min(self.cost_episodes, default=1) < 1:
             raise ValueError(f"cost_episodes must be at least 1, got {min(self.cost_episodes)}")
         agents_lib.check_names(self.agents)

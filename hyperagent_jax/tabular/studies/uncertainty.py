@@ -38,7 +38,7 @@ class Config(agents_lib.Settings):
         super().__post_init__()
         checks.counts(self, "size", "num_samples")
         checks.not_empty(self, "agents")
-        checks.whole_number("seed", self.seed, 0)
+        checks.seeds(self, "seed")
         agents_lib.check_names(self.agents)
 
     @property
