@@ -12,7 +12,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-
 # What jax has room for, by default.
 _MOST_COUNT = 2**31
 _LARGEST = float(jnp.finfo(jnp.float32).max)
