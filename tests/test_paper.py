@@ -117,14 +117,14 @@ def test_findings_of_given_runs(monkeypatch):
     assert findings.largest_size([linear, failing]) == 40
     growth = findings.growth(None)
     assert "the line 10.0 N + 0 has R2 1.00" in growth and "(6 of 6 runs solved" in growth
-    assert growth.endswith("A takes the fewest there, failures counted at the limit.")
-    assert findings.first_failures(None).endswith("Some seeds fail: B from 40 on.")
+    assert growth.endswith("A takes the fewest there, counting failures at the limit.")
+    assert findings.first_failures(None).endswith("Some seeds fail: B from size 40 on.")
     assert "size 40: 400 for A (2 of 2), none for B (0 of 2)" in findings.alike(None)
     assert findings.alike(None).endswith(
-        "A and B differ by 9600.0 standard errors, failures counted at the limit."
+        "A and B differ by 9600.0 standard errors, counting failures at the limit."
     )
     monkeypatch.setattr(findings, "groups", lambda _: [linear, _group("C", {(40, 0): 401, (40, 1): 402})])
-    assert "No two lines differ clearly: the most, A and C, by 1.3 standard errors" in findings.alike(None)
+    assert "No two lines differ clearly: A and C, which differ most, are 1.3 standard errors apart" in findings.alike(None)
 
 
 def test_lines_of_a_figure_set_the_same_keys():
@@ -164,7 +164,7 @@ def test_list_and_redraw(tmp_path, script, capsys):
     page = (tmp_path / "docs/paper.md").read_text()
     assert "![Dependent and independent targets](paper/dependent_target.png)" in page
     assert "[paper/dependent_target](../results/paper/dependent_target) (0123456)" in page
-    assert "Not run (20 of 40 runs are there): size 40, 50: all lines." in page
+    assert "Not run yet: size 40, 50: all lines (20 of 40 runs exist)." in page
     assert [path.name for path in (tmp_path / "docs/paper").iterdir()] == ["dependent_target.png"]
     with pytest.raises(errors.UserError, match=r"run_tabular.py propagation"):
         script("propagation", "--run", *places)

@@ -75,8 +75,8 @@ def _efficiency(found: figure.Found) -> str:
     if runs is None or not (params := _num_params(runs)):
         return ""
     return (
-        f"Only HyperAgent's number of parameters, {params:,}, is of our network; no data point of the picture is "
-        f"of our runs. {comparisons.bbf_caveat()}"
+        f"Only HyperAgent's number of parameters, {params:,}, is from our network; none of the points is from our "
+        f"runs. {comparisons.bbf_caveat()}"
     )
 
 

@@ -44,7 +44,7 @@ FIGURES = (
         name="index_dim",
         title="Index dimension M",
         place="Appendix E.1",
-        says="M = 1, an incremental RLSVI, cannot fully solve DeepSea from size 30 on, and larger M helps a bit "
+        says="M = 1, an incremental RLSVI, cannot fully solve DeepSea from size 30 on, and larger M helps slightly "
         "(M = 1, 2, 4, 8).",
         lines=tuple(Line(f"M = {m}", {"index_dim": m}) for m in (1, 2, 4, 8)),
         sources=(_PAPER,),
@@ -83,8 +83,8 @@ FIGURES = (
         name="ois_16",
         title="Optimistic index sampling, ensembles with M = 16",
         place="Appendix E.1",
-        says="Ensembles of 16 do better than of 4, and w. OS a bit better than without, but they still fail at "
-        "large sizes.",
+        says="Ensembles of 16 do better than ensembles of 4, and slightly better with OS, but they still fail "
+        "at large sizes.",
         lines=(
             Line("HyperAgent w. OIS, M = 4", {"index_dim": 4}, "hyperagent_ois"),
             Line("HyperAgent, M = 4", {"index_dim": 4}),
@@ -98,7 +98,7 @@ FIGURES = (
         name="large_m",
         title="Large index dimension with 20 sampled indices",
         place="Appendix E.2",
-        says="With 20 sampled indices M = 16 falls short of M = 4.",
+        says="With 20 sampled indices M = 16 is worse than M = 4.",
         lines=tuple(Line(f"M = {m}", {"loss": "sampled", "index_dim": m}) for m in (4, 16)),
         sources=(_SAMPLED, "deep_sea/ablations/large_m"),
         finding=functools.partial(findings.against, label="M = 16", reference="M = 4"),
@@ -107,7 +107,7 @@ FIGURES = (
         name="num_indices",
         title="Number of sampled indices at M = 16",
         place="Appendix E.2",
-        says="At M = 16 more than 20 sampled indices alleviate the loss of performance.",
+        says="At M = 16, more than 20 sampled indices recover part of the lost performance.",
         lines=(
             *(Line(f"{n} indices", {"loss": "sampled", "index_dim": 16, "num_indices": n}) for n in (5, 20, 80)),
             Line("exact expectation", {"loss": "exact", "index_dim": 16, "num_indices": 20}),
@@ -141,8 +141,8 @@ FIGURES = (
         name="dependent_target",
         title="Dependent and independent targets",
         place="Appendix E.3",
-        says="A target with the loss's own index (dependent) gives better results than one with an independent "
-        "index, the default.",
+        says="A target that uses the index of the loss (dependent) gives better results than one with an "
+        "independent index, the default.",
         lines=(
             Line("independent", {"loss": "sampled", "target_index": "transition"}),
             Line("dependent", {"loss": "sampled", "target_index": "dependent"}),

@@ -78,8 +78,8 @@ def alike(found: figure.Found) -> str:
     apart, first, second = max(pairs, key=lambda pair: pair[0])
     both = f"{first.label} and {second.label}"
     if apart < _CLEAR:
-        return f"{text} No two lines differ clearly: the most, {both}, by {apart:.1f} standard errors."
-    return f"{text} {both} differ by {apart:.1f} standard errors, failures counted at the limit."
+        return f"{text} No two lines differ clearly: {both}, which differ most, are {apart:.1f} standard errors apart."
+    return f"{text} {both} differ by {apart:.1f} standard errors, counting failures at the limit."
 
 
 def against(found: figure.Found, label: str, reference: str) -> str:
@@ -111,11 +111,11 @@ def first_failures(found: figure.Found) -> str:
     for line in lines:
         sizes = [size for size in line.sizes if any(run.failed for run in line.at(size))]
         if sizes:
-            failing.append(f"{line.label} from {sizes[0]} on")
+            failing.append(f"{line.label} from size {sizes[0]} on")
     if not lines:
         return text
     if not failing:
-        return f"{text} No seed of any line fails at the sizes that were run."
+        return f"{text} No seed fails at the sizes that were run."
     return f"{text} Some seeds fail: {sources_lib.listed(failing)}."
 
 
@@ -137,5 +137,5 @@ def growth(found: figure.Found) -> str:
     parts.append(text)
     if size is not None and len(lines) > 1:
         best = min(lines, key=lambda line: cost(line.at(size))[0])
-        parts.append(f"{best.label} takes the fewest there, failures counted at the limit.")
+        parts.append(f"{best.label} takes the fewest there, counting failures at the limit.")
     return " ".join(filter(None, parts))

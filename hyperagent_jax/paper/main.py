@@ -22,16 +22,16 @@ COMMANDS = ("list", "all", *FIGURES)
 def index_entries() -> dict[str, index.Entry]:
     """Returns the entries of the folders of figures in the index of results."""
     return {
-        entry.folder: index.Entry(f"{entry.title}: what comes out?", "[paper](../docs/paper.md)")
+        entry.folder: index.Entry(f"{entry.title}: what is the result?", "[paper](../docs/paper.md)")
         for entry in (*deep_sea.FIGURES, *atari.FIGURES)
     }
 
 
 def define_flags() -> None:
     """Defines the flags of the script."""
-    flags.DEFINE_bool("run", False, "Run what is missing of the figure first; resumes what was interrupted.")
-    flags.DEFINE_string("results", "results", "Folder of the rows; missing ones go to its folder paper.")
-    flags.DEFINE_string("out", "docs", "Folder of paper.md and of the folder paper with the pictures.")
+    flags.DEFINE_bool("run", False, "Make the missing runs of the figure first; resumes interrupted ones.")
+    flags.DEFINE_string("results", "results", "Folder of the rows; new ones go to its subfolder paper.")
+    flags.DEFINE_string("out", "docs", "Folder for paper.md, and for the pictures in its subfolder paper.")
     cli.define_run_flags()
     flags.adopt_module_key_flags(cli)  # so that --help lists them
 
@@ -84,7 +84,7 @@ def _run(name: str, root: pathlib.Path) -> int:
     """Runs what is missing of a figure; returns the exit code."""
     plan = FIGURES[name].open(root).plan()
     if plan is None:
-        print(f"{name}: all runs are there")
+        print(f"{name}: no run is missing")
         return 0
     FLAGS["resume"].value = not FLAGS.overwrite
     return driver.execute(plan)

@@ -11,13 +11,13 @@ from hyperagent_jax.paper import figure
 
 _HEAD = """# The paper, figure by figure
 
-Written by `make paper` from the rows in [results/](../results/README.md); no number on this page is typed. DeepSea
-follows the paper's protocol: a run has learned when the average of 100 evaluation episodes reaches 0.99, evaluated
-every 1,000 interactions, and fails after 10,000 episodes. Light points are seeds, lines the mean over seeds that
-solved it, and crosses failures.
+This page is written by `make paper` from the rows in [results/](../results/README.md); no number on it is typed by hand.
+DeepSea follows the paper's protocol: a run is solved when the average return of 100 evaluation episodes reaches 0.99,
+evaluated every 1,000 interactions, and fails after 10,000 episodes. Light points are seeds, lines are means over the
+seeds that solved it, and crosses are failures.
 
-`python experiments/paper.py list` shows what is there, `python experiments/paper.py <name>` redraws a figure from
-its rows, and `--run` makes the missing ones, on any launcher.
+`python experiments/paper.py list` shows which runs exist. `python experiments/paper.py <name>` redraws a figure from
+its rows, and with `--run` it makes the missing runs first, on any launcher.
 """
 
 
@@ -25,7 +25,7 @@ class Opened(Protocol):
     """A figure and its rows."""
 
     def state(self) -> figure.State:
-        """Returns what is there and what is not."""
+        """Returns which runs exist and which are missing."""
 
     def pictures(self) -> Sequence[figure.Picture]:
         """Returns what there is to draw."""
@@ -76,7 +76,7 @@ def _section(entry: Entry, found: Opened, file: pathlib.Path, root: pathlib.Path
     lines += [f"**Here**: {found.finding() or 'not run.'}", ""]
     lines += [f"`python experiments/paper.py {entry.name}`; rows: {_rows(state, root)}", ""]
     if state.missing:
-        lines += [f"Not run ({state.there} of {state.needed} runs are there): {'. '.join(state.missing)}.", ""]
+        lines += [f"Not run yet: {'; '.join(state.missing)} ({state.there} of {state.needed} runs exist).", ""]
     return "\n".join(lines)
 
 

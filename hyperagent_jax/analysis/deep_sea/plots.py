@@ -149,7 +149,9 @@ def episodes_to_learn(
                 if (linear := fits.linear) is not None:
                     any_fits = True
                     x = np.linspace(group.sizes[0], group.sizes[-1], 200)
-                    y = np.where(linear(x) > 0.0, linear(x), np.nan)  # a number of episodes is positive
+                    # A line with a negative intercept would plunge on a logarithmic axis.
+                    least = min(run.episodes for run in group.runs if run.episodes is not None)
+                    y = np.where(linear(x) >= 0.8 * least, linear(x), np.nan)
                     axis.plot(
                         x + shift, y, color=handle.get_color(), linestyle=style.DASHES, linewidth=1.1, alpha=0.8
                     )
