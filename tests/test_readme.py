@@ -109,10 +109,14 @@ from hyperagent_jax.experiment import cli, driver, sweep
 
 def check(commands):
     def parse(main, names=()):
+        shown = flags.FLAGS.main_module_help()
         for command in commands:
             try:
                 flags.FLAGS.unparse_flags()
                 rest = flags.FLAGS(command)[1:]
+                used = {word[2:].partition("=")[0] for word in command if word.startswith("--")}
+                hidden = [x for x in used if f"--{x}:" not in shown and f"--[no]{x.removeprefix('no')}:" not in shown]
+                assert not hidden, f"--help does not list {hidden}"
                 assert len(rest) == bool(names) and set(rest) <= set(names), f"commands are {names}"
                 if "grid" in flags.FLAGS and (flags.FLAGS.grid or "").startswith(("{", "[", "results/")):
                     sweep.read(flags.FLAGS.grid)
@@ -123,6 +127,7 @@ def check(commands):
 for script, commands in json.load(sys.stdin).items():
     child = os.fork()
     if child == 0:
+        sys.argv = [script]
         cli.run = check(commands)
         runpy.run_path(script, run_name="__main__")
         sys.stdout.flush()

@@ -31,6 +31,7 @@ from hyperagent_jax.experiment import tensorboard
 from hyperagent_jax.experiment import workers
 
 FLAGS = flags.FLAGS
+flags.disclaim_key_flags()  # those defined here belong to the script, whose --help lists them
 # The speed of a slow disk: runs that are stopped need enough time to save their state.
 _DISK_BYTES_PER_SECOND = 5e7
 # Completed rows that are printed one by one when a run is resumed.
@@ -57,7 +58,7 @@ def define_flags(experiment: base.Experiment) -> None:
     for group in ({"protocol": experiment.protocol_class}, {"options": experiment.options_class}, configs):
         config_lib.define_flags(group)
     for module in (cli, config_lib):
-        flags.adopt_module_key_flags(module)  # so that --help lists them
+        flags.adopt_module_key_flags(module)
 
 
 def _logdir(experiment: base.Experiment, problem: str, agent: str) -> str:

@@ -15,6 +15,7 @@ from hyperagent_jax.paper import page
 from hyperagent_jax.paper import tabular
 
 FLAGS = flags.FLAGS
+flags.disclaim_key_flags()  # those defined here belong to the script, whose --help lists them
 FIGURES: dict[str, page.Entry] = {x.name: x for x in (*deep_sea.FIGURES, *atari.FIGURES, *tabular.FIGURES)}
 COMMANDS = ("list", "all", *FIGURES)
 
@@ -33,7 +34,7 @@ def define_flags() -> None:
     flags.DEFINE_string("results", "results", "Folder of the rows; new ones go to its subfolder paper.")
     flags.DEFINE_string("out", "docs", "Folder for paper.md, and for the pictures in its subfolder paper.")
     cli.define_run_flags()
-    flags.adopt_module_key_flags(cli)  # so that --help lists them
+    flags.adopt_module_key_flags(cli)
 
 
 def main(command: str) -> int:
