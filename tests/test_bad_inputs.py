@@ -36,6 +36,16 @@ INPUTS = [
     ("deepsea", "--target_period=1000000000000", "--target_period must be between 1 and 2147483647, got 10+$"),
     ("deepsea", "--min_replay=1000000000000", "--min_replay must be between 0 and 2147483647, got 10+$"),
     ("deepsea", "--n_step=1000000000", "--n_step must be between 1 and 1000, got 1000000000$"),
+    (
+        "deepsea",
+        "--agent=ddqn --epsilon_updates=1000000000000",
+        "--epsilon_updates must be between 1 and 2147",
+    ),
+    ("deepsea", "--agent=noisy_net --num_atoms=1000000000", "--num_atoms must be between 1 and 10000, got 10+$"),
+    ("deepsea", "--agent=bbf --num_atoms=1000000000", "--num_atoms must be between 3 and 10000, got 10+$"),
+    ("deepsea", "--agent=bbf --n_step_end=1000000000", "--n_step_end must be between 1 and 1000, got 10+$"),
+    ("deepsea", "--agent=bbf --reset_period=1000000000000", "--reset_period must be between 0 and 2147483647"),
+    ("deepsea", "--agent=bbf --augmentation_pad=1000000000", "--augmentation_pad must be between 0 and 1000, got"),
     ("deepsea", "--learning_rate=inf", "--learning_rate must be a finite number, got inf"),
     ("deepsea", "--sigma=inf", "--sigma must be a finite number, got inf"),
     ("deepsea", "--prior_scale=inf", "--prior_scale must be a finite number, got inf"),
@@ -47,6 +57,11 @@ INPUTS = [
     ("atari", "--game=Pong --checkpoint_seconds=inf", ""),
     ("atari", "--game=Pong --steps=1000000000000000", ""),
     ("atari", "--game=Pong --hidden_sizes=1000000000", STATE),
+    (
+        "atari",
+        "--game=Pong --process_id=1",
+        "--coordinator_address, num_processes and process_id need distributed",
+    ),
     ("atari", "--game=Pong --num_envs=1000000000", "a replay of 1000000000 environments needs at least as many"),
     ("atari", "--game=Pong --replay_capacity=1000000000000", STATE),
     (

@@ -28,6 +28,12 @@ def test_the_owner_is_named(tmp_path):
     lock.Lock(tmp_path).release()
 
 
+@pytest.mark.parametrize("name", [".lock", ".tasks"])
+def test_a_lock_that_cannot_be_opened_is_one_line(tmp_path, name):
+    (tmp_path / name).mkdir()
+    assert _refusal(tmp_path).startswith("cannot write ") and _refusal(tmp_path).endswith(": Is a directory")
+
+
 @pytest.fixture
 def no_locks(monkeypatch):
     """A file system without flock."""

@@ -1,6 +1,7 @@
 """Rows of a plan: filed by whoever made them, merged, checked, each once and in a fixed order."""
 
 import dataclasses
+import json
 
 import pytest
 
@@ -73,6 +74,34 @@ def test_records_are_read_once_and_only_whole(tmp_path):
     assert not (tmp_path / "rows").exists()
 
 
+@pytest.mark.parametrize(
+    "change, is_read",
+    [
+        ({"results": [1]}, False),
+        ({"results": {"7": 3}}, False),
+        ({"results": {"x": RESULT}}, False),
+        ({"curve": 3}, False),
+        ({"curve": [[0, 3]]}, False),
+        ({"curve": [["0", {}]]}, False),
+        ({"columns": 3}, False),
+        ({"more": 1}, False),
+        ({"results": {"1": {"solved": True}}}, True),
+        ({"curve": [[1, {"interactions": "x"}]]}, True),
+    ],
+)
+def test_records_of_another_shape_are_skipped(tmp_path, change, is_read):
+    rows.add(str(tmp_path), _record(0))
+    for record in ([1], {**_record(1)._asdict(), **change}):
+        text = json.dumps(record)
+        (tmp_path / "rows" / f"{len(text)}.jsonl").write_text(f"{rows._digest(text)} {text}\n")
+    assert len(list(rows.Reader(tmp_path).new())) == 1 + is_read
+    *_, tables = _open(tmp_path)
+    tables.begin({})
+    tables.finish()
+    assert set(_seeds(tmp_path)) == ({0, 1} if "curve" in change and is_read else {0})
+    assert _seeds(tmp_path, "curve") == [0, 0]
+
+
 def test_rows_end_in_the_order_of_the_plan(tmp_path):
     plan, directory, tables = _open(tmp_path)
     tables.begin({})
@@ -122,6 +151,9 @@ def test_what_tasks_had_filed_joins_the_rows_of_a_driver_that_was_killed(tmp_pat
         ({"solved": "True", "episodes_to_learn": ""}, "row 1: invalid literal"),
         ({"seed": "1.5"}, "row 1: invalid literal"),
         ({"agent": "ddqn"}, "row 1: agent is 'ddqn'"),
+        ({"size": "5"}, "row 1: size is '5'"),
+        ({"interactions": "-5"}, "row 1: interactions is -5"),
+        ({"seed": "-1"}, "row 1: seed is -1"),
         ({"seed": "1"}, "row 2: duplicate run"),
     ],
 )
@@ -139,6 +171,25 @@ def test_damaged_rows_are_refused_and_stay_as_they_are(tmp_path, change, problem
     assert (tmp_path / "results.csv").read_bytes() == before
 
 
+def test_curves_of_finished_runs_that_lack_their_end_are_named(tmp_path):
+    plan, directory, tables = _open(tmp_path)
+    tables.begin({})
+    for seed in range(3):
+        for at in (14, 28):
+            tables.add_curve(plan.tasks[seed], seed, _curve(seed, at))
+        tables.add_result(plan.tasks[seed], seed, RESULT)
+    tables.finish()
+    directory.close()
+    path = tmp_path / "curve.csv"
+    whole = path.read_text()
+    for text, lost in ((whole, []), (whole[:-4], [("2",)]), ("", [("0",), ("1",), ("2",)])):
+        path.write_text(text)
+        _, directory, tables = _open(tmp_path)
+        tables.begin({})
+        assert tables.without_curve() == lost
+        directory.close()
+
+
 @pytest.mark.parametrize("heading", ["", "agent,si", "agent,size,seed"])
 def test_tables_without_a_whole_heading_are_begun_again(tmp_path, heading):
     plan, directory, tables = _open(tmp_path)
@@ -153,7 +204,9 @@ def test_tables_without_a_whole_heading_are_begun_again(tmp_path, heading):
     assert _seeds(tmp_path) == _seeds(tmp_path, "curve") == [0]
 
 
-@pytest.mark.parametrize("change", [{"loss": "abc"}, {"loss": "\0"}, {"interactions": "1.5"}, {"seed": ""}])
+@pytest.mark.parametrize(
+    "change", [{"loss": "abc"}, {"loss": "\0"}, {"interactions": "1.5"}, {"interactions": "-1"}, {"seed": ""}]
+)
 def test_damaged_curves_are_refused(tmp_path, change):
     plan, directory, _ = _open(tmp_path)
     directory.write("curve", plan.curve_fields, [{**_curve(0, 10), **change}])

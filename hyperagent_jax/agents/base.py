@@ -151,9 +151,9 @@ class Config:
             if not isinstance(value, kind) or (isinstance(value, bool) and field.type in (int, float)):
                 raise ValueError(f"{field.name} must be {text}, got {value!r}")
         self.require(1, "batch_size", "updates_per_step", "replay_capacity")
-        self.require(1, "update_period", "target_period", high=_MOST_STEPS)
-        self.require(1, "n_step", high=_LONGEST_SUM)
-        self.require(0, "min_replay", "importance_beta_steps", high=_MOST_STEPS)
+        self.require(1, "update_period", "target_period", high=MOST_STEPS)
+        self.require(1, "n_step", high=LONGEST_SUM)
+        self.require(0, "min_replay", "importance_beta_steps", high=MOST_STEPS)
         self.require(0, "learning_rate", "smallest_return_unit")
         self.require(0, "max_grad_norm", is_finite=False)
         self.require(0, "prior_regularization", "head_regularization", "gradient_penalty")
@@ -190,9 +190,11 @@ _PIXEL_TORSOS: dict[str, Callable[..., nn.Module]] = {
     "impala_conv": convolutions.ImpalaConv,
 }
 # Steps are counted in 32 bits.
-_MOST_STEPS = 2**31 - 1
+MOST_STEPS = 2**31 - 1
 # The rewards of a transition are summed by a loop that is unrolled when it is compiled.
-_LONGEST_SUM = 1_000
+LONGEST_SUM = 1_000
+# The atoms of a return distribution are constants of a program.
+MOST_ATOMS = 10_000
 CONV_DTYPES = {"float32": None, "bfloat16": jnp.bfloat16}
 TORSOS = ("auto", "mlp", "small_conv", *_PIXEL_TORSOS)
 

@@ -24,6 +24,8 @@ from hyperagent_jax.replay import subsequence
 
 # A reset keeps half of the old values of these; projection, predictor and head are reinitialised.
 _KEPT = {"torso": 0.5, "transition": 0.5}
+# By which pictures are padded and shifted.
+_MOST_PIXELS = 1_000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,11 +69,13 @@ class Config(base.Config):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.require_widths("channels")
-        self.require(3, "num_atoms")
+        self.require(3, "num_atoms", high=base.MOST_ATOMS)
         self.require(1e-12, "v_max")
-        self.require(0, "weight_decay", "prediction_weight", "augmentation_pad", "augmentation_intensity")
-        self.require(1, "num_predictions", "n_step_end", "anneal_updates", "epsilon_updates")
-        self.require(0, "reset_period")
+        self.require(0, "weight_decay", "prediction_weight", "augmentation_intensity")
+        self.require(0, "augmentation_pad", high=_MOST_PIXELS)
+        self.require(1, "num_predictions", "n_step_end", high=base.LONGEST_SUM)
+        self.require(1, "anneal_updates", "epsilon_updates", high=base.MOST_STEPS)
+        self.require(0, "reset_period", high=base.MOST_STEPS)
         checks.real_number("target_tau", self.target_tau, 0, 1, is_open=True)
         self.require(0, "discount", "discount_end", high=1 - 1e-6)
         if self.optimizer != "auto":

@@ -28,7 +28,7 @@ class Config(base.Config):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.require(0, "epsilon_start", "epsilon_end", high=1)
-        self.require(1, "epsilon_updates")
+        self.require(1, "epsilon_updates", high=base.MOST_STEPS)
 
 
 def make_agent(config: Config, spec: types.EnvironmentSpec) -> base.Agent:

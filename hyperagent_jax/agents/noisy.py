@@ -44,7 +44,8 @@ class Config(base.Config):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.require(0, "noise_std")
-        self.require(1, "scale_width", "num_atoms")
+        self.require(1, "scale_width")
+        self.require(1, "num_atoms", high=base.MOST_ATOMS)
         self.require(1e-12, "v_max")
         checks.one_of("noise", self.noise, noisy.NOISES)
         checks.one_of("noise_distribution", self.noise_distribution, noisy.NOISE_DISTRIBUTIONS)

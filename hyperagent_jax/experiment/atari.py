@@ -99,6 +99,7 @@ class Options(distributed.Options):
     data_parallel: bool = False
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.data_parallel and self.distributed:
             raise ValueError("distributed uses all devices of all processes: leave out data_parallel")
         if self.preset not in presets.PRESETS:

@@ -52,6 +52,11 @@ class Options:
     num_processes: int = 0
     process_id: int = -1
 
+    def __post_init__(self) -> None:
+        given = (self.coordinator_address, self.num_processes, self.process_id)
+        if not self.distributed and given != ("", 0, -1):
+            raise ValueError("coordinator_address, num_processes and process_id need distributed: give it, too")
+
 
 class Connection:
     """One end of a connection that carries messages."""

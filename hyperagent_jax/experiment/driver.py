@@ -320,6 +320,11 @@ def execute(plan: base.Plan) -> int:
     impossible = [task for task in pending if task.columns in refused]
     tasks, reached = _grouped(plan, [task for task in pending if task.columns not in refused])
     tables.begin(reached)
+    if lost := tables.without_curve():
+        print(
+            f"curve.csv lacks evaluations of {len(lost)} finished run(s), such as {', '.join(lost[0])}: it was "
+            "changed since, and --resume does not repeat them"
+        )
     for task in tasks:
         if reached and (at := reached.get(plan.key(task.columns_of(task.seeds[0])))):
             print(f"{task.name} resumes at {at:,} {experiment.unit}s")

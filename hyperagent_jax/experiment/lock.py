@@ -104,7 +104,11 @@ class Lock:
 
     def _wait_for_tasks(self, folder: pathlib.Path) -> None:
         """Waits for tasks of a killed driver; they exit on their own, unless they run on a cluster."""
-        with _open(_tasks_file(folder)) as file:
+        try:
+            file = _open(_tasks_file(folder))
+        except OSError as error:
+            raise errors.UserError(f"cannot write {_tasks_file(folder)}: {error.strerror}") from error
+        with file:
             deadline = time.monotonic() + _SECONDS_TO_END
             while _flock(file, fcntl.LOCK_EX) is False:
                 if time.monotonic() > deadline:

@@ -87,9 +87,13 @@ def _parse(line: bytes) -> Record | None:
         if digest != _digest(text):
             return None
         record = Record(**json.loads(text))
-        return record._replace(curve=[(seed, row) for seed, row in record.curve])
-    except (ValueError, TypeError):
+        record = record._replace(curve=[(seed, row) for seed, row in record.curve])
+        rows = [*record.results.values(), *(row for _, row in record.curve)]
+        seeds = [*map(int, record.results), *(seed for seed, _ in record.curve)]
+    except (ValueError, TypeError, AttributeError):
         return None
+    is_ours = isinstance(record.columns, dict) and all(isinstance(row, dict) for row in rows)
+    return record if is_ours and all(isinstance(seed, int) for seed in seeds) else None
 
 
 def delete(logdir: str | os.PathLike) -> None:

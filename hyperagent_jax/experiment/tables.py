@@ -31,15 +31,16 @@ class Tables:
     def _read_results(self, filed: Sequence[rows_lib.Record]) -> dict[Key, dict[str, str]]:
         plan, directory = self._plan, self._directory
         on_file = directory.rows("results")
-        self._check("results", on_file, plan.key_fields)
+        self._check("results", on_file)
         rows: dict[Key, dict[str, str]] = {}
         for number, row in enumerate(on_file):
             if (key := plan.key(row)) in rows:
                 raise _damaged(directory, "results", number, "duplicate run")
             rows[key] = row
         for key, task, seed, row in self._results_of(filed):
-            if key not in rows or rows[key].get("error"):
-                rows[key] = {name: str(value) for name, value in self.full_row(task, seed, row).items()}
+            full = _as_text(self.full_row(task, seed, row))
+            if (key not in rows or rows[key].get("error")) and not self._problem("results", full):
+                rows[key] = full
         kept = {
             key: row
             for key, row in rows.items()
@@ -62,31 +63,40 @@ class Tables:
                     found.append((key, self.tasks[key], int(seed), row))
         return found
 
-    def _check(self, name: str, rows: Sequence[dict[str, str]], keys: Sequence[str]) -> None:
+    def _check(self, name: str, rows: Sequence[dict[str, str]]) -> None:
         """Rejects a table with rows that this library cannot have written."""
-        plan = self._plan
-        agent = plan.tasks[0].agent
         for number, row in enumerate(rows):
-            try:
-                plan.key(row)
-                int(row["seed"])
-                for column, value in row.items():
-                    if column == "solved":
-                        if value not in ("True", "False", ""):
-                            raise ValueError(f"solved is {value!r}")
-                    elif column not in _TEXTS and column not in keys and value != "":
-                        if not math.isfinite(float(value)):
-                            raise ValueError(f"{column} is {value}")
-                if name == "curve":
-                    int(row["interactions"])
-                elif not row.get("error"):
-                    plan.experiment.outcome(row)
-                    if not plan.is_sweep and row["agent"] != agent:
-                        raise ValueError(f"agent is {row['agent']!r}")
-            except KeyError as error:
-                raise _damaged(self._directory, name, number, f"no column {error.args[0]}") from error
-            except (ValueError, TypeError, OverflowError) as error:
-                raise _damaged(self._directory, name, number, str(error)) from error
+            if problem := self._problem(name, row):
+                raise _damaged(self._directory, name, number, problem)
+
+    def _problem(self, name: str, row: Mapping[str, str]) -> str:
+        """Returns why this library cannot have written a row of a table; blank if it can."""
+        plan = self._plan
+        task, keys = plan.tasks[0], plan.key_fields
+        try:
+            plan.key(row)
+            _count(row, "seed")
+            for column, value in row.items():
+                if column == "solved":
+                    if value not in ("True", "False", ""):
+                        raise ValueError(f"solved is {value!r}")
+                elif column not in _TEXTS and column not in keys and value != "":
+                    if not math.isfinite(float(value)):
+                        raise ValueError(f"{column} is {value}")
+            if name == "curve" or row.get("interactions"):
+                _count(row, "interactions")
+            if name == "results" and not row.get("error"):
+                plan.experiment.outcome(row)
+                problem = plan.experiment.problem
+                shared = {"agent": task.agent, problem: str(getattr(task.protocol, problem))}
+                for column, value in () if plan.is_sweep else shared.items():
+                    if column not in keys and row[column] != value:
+                        raise ValueError(f"{column} is {row[column]!r}")
+        except KeyError as error:
+            return f"no column {error.args[0]}"
+        except (ValueError, TypeError, OverflowError) as error:
+            return str(error)
+        return ""
 
     @property
     def done(self) -> Mapping[Key, dict[str, Any]]:
@@ -99,7 +109,7 @@ class Tables:
         if not plan.curve_fields:
             return
         on_file = self._directory.rows("curve")
-        self._check("curve", on_file, plan.key_fields)
+        self._check("curve", on_file)
         rows = []
         for row in on_file:
             key, at = plan.key(row), int(row["interactions"])
@@ -113,7 +123,19 @@ class Tables:
             for seed, row in record.curve:
                 key = plan.key({**record.columns, "seed": str(seed)}, missing="")
                 if key in self.tasks and key in self._results:
-                    self._write_curve(self.tasks[key], key, seed, row)
+                    task = self.tasks[key]
+                    if not self._problem("curve", _as_text({**row, **task.columns_of(seed)})):
+                        self._write_curve(task, key, seed, row)
+
+    def without_curve(self) -> list[Key]:
+        """Returns the finished runs whose last evaluation is not in curve.csv, which somebody has changed."""
+        if not self._plan.curve_fields:
+            return []
+        return [
+            key
+            for key, row in self._results.items()
+            if key in self.tasks and not row.get("error") and (key, int(row["interactions"])) not in self._curve
+        ]
 
     def full_row(self, task: base.Task, seed: int, row: dict[str, Any]) -> dict[str, Any]:
         """Returns a row with exactly the columns of results.csv."""
@@ -175,6 +197,15 @@ class Tables:
         if rows:
             self._directory.write(name, fields, rows)
         return rows
+
+
+def _as_text(row: Mapping[str, Any]) -> dict[str, str]:
+    return {name: str(value) for name, value in row.items()}
+
+
+def _count(row: Mapping[str, str], column: str) -> None:
+    if int(row[column]) < 0:
+        raise ValueError(f"{column} is {row[column]}")
 
 
 def _damaged(directory: run_directory.RunDirectory, name: str, number: int, problem: str) -> errors.UserError:
