@@ -145,7 +145,7 @@ def measure(agent: str, size: int, num_seeds: int, loss: str) -> dict:
 def _check(name: str, allowed: Iterable[str]) -> None:
     for value in getattr(FLAGS, name):
         if value not in allowed:
-            raise errors.UserError(f"--{name} has no {value!r}; choose some of {', '.join(allowed)}")
+            raise errors.UserError(f"--{name} has no {value!r}; choose from {', '.join(allowed)}")
 
 
 def _numbers(name: str) -> list[int]:

@@ -97,7 +97,7 @@ def tables() -> Iterator[tuple[str, Iterator[dict]]]:
     """The one table."""
     for target in FLAGS.targets:
         if target not in TARGETS:
-            raise errors.UserError(f"--targets has no {target!r}; choose some of {', '.join(TARGETS)}")
+            raise errors.UserError(f"--targets has no {target!r}; choose from {', '.join(TARGETS)}")
     missing = [target for target in FLAGS.targets if not _is_installed(TARGETS[target][0])]
     for target in missing:
         module, extra = TARGETS[target]

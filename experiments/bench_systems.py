@@ -142,7 +142,7 @@ def measure(shape: str) -> Iterator[dict[str, Any]]:
 def _require_known() -> None:
     for name, values, known in (("shapes", FLAGS.shapes, SHAPES), ("systems", FLAGS.systems, agents.CONFIGS)):
         if unknown := [value for value in values if value not in known]:
-            raise errors.UserError(f"--{name} has no {unknown[0]!r}; choose some of {', '.join(known)}")
+            raise errors.UserError(f"--{name} has no {unknown[0]!r}; choose from {', '.join(known)}")
 
 
 def tables() -> Iterator[tuple[str, Iterable[dict]]]:

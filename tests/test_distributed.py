@@ -393,9 +393,9 @@ def test_killed_equals_unbroken(tmp_path):
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        (["--distributed"], "the processes do not find each other"),
+        (["--distributed"], "the processes cannot find each other"),
         (["--distributed", "--data_parallel"], "distributed uses all devices of all processes"),
-        (["--distributed", "--launcher=devices"], "--distributed and --launcher=devices exclude each other"),
+        (["--distributed", "--launcher=devices"], "--distributed and --launcher=devices are mutually exclusive"),
     ],
 )
 def test_bad_input_is_one_clear_line(arguments, message, tmp_path):

@@ -124,7 +124,7 @@ def test_findings_of_given_runs(monkeypatch):
         "A and B differ by 9600.0 standard errors, counting failures at the limit."
     )
     monkeypatch.setattr(findings, "groups", lambda _: [linear, _group("C", {(40, 0): 401, (40, 1): 402})])
-    assert "No two lines differ clearly: A and C, which differ most, are 1.3 standard errors apart" in findings.alike(None)
+    assert "No two lines differ clearly: A and C differ most, by 1.3 standard errors" in findings.alike(None)
 
 
 def test_lines_of_a_figure_set_the_same_keys():

@@ -115,7 +115,8 @@ def check(commands):
                 flags.FLAGS.unparse_flags()
                 rest = flags.FLAGS(command)[1:]
                 used = {word[2:].partition("=")[0] for word in command if word.startswith("--")}
-                hidden = [x for x in used if f"--{x}:" not in shown and f"--[no]{x.removeprefix('no')}:" not in shown]
+                forms = {x: (f"--{x}:", f"--[no]{x.removeprefix('no')}:") for x in used}
+                hidden = [x for x, (one, other) in forms.items() if one not in shown and other not in shown]
                 assert not hidden, f"--help does not list {hidden}"
                 assert len(rest) == bool(names) and set(rest) <= set(names), f"commands are {names}"
                 if "grid" in flags.FLAGS and (flags.FLAGS.grid or "").startswith(("{", "[", "results/")):

@@ -514,4 +514,4 @@ def test_bench(tmp_path):
     done = subprocess.run(
         [*command[:-1], "--systems=rainbows"], capture_output=True, text=True, timeout=1200, check=False
     )
-    assert done.returncode == 2 and done.stderr.startswith("error: --systems has no 'rainbows'; choose some of ")
+    assert done.returncode == 2 and done.stderr.startswith("error: --systems has no 'rainbows'; choose from ")

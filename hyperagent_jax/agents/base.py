@@ -78,14 +78,14 @@ class Config:
         update_period: interactions from one learning phase to the next.
         target_period: updates between copies of the online network to the target network.
         min_replay: interactions before learning starts.
-        random_start: whether actions are uniformly random until then; otherwise the agent chooses them.
+        random_start: whether actions are uniformly random before learning starts, or the agent's.
         replay_capacity: number of transitions that the replay holds.
         recent_fraction: fraction of every batch that is biased towards recent transitions: their ages are
             log-uniform, with as many from 10 to 100 steps ago as from 100 to 1,000.
         priority_fraction: fraction of every batch that is sampled in proportion to the transitions' last errors.
             The rest of the batch is uniform.
         importance_beta: exponent beta of the importance weights (1 / (N P))^beta, which correct the losses for
-            non-uniform sampling probabilities P; 0 for no weights, in environments with little randomness.
+            non-uniform sampling probabilities P; 0 for none, which suits environments with little randomness.
         importance_beta_steps: beta grows linearly to 1 over this many transitions; 0 for a constant beta.
         double_q: whether the online network selects the target's action.
         normalize_returns: whether updates divide rewards by the largest absolute value so far of the running

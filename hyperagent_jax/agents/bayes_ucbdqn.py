@@ -26,7 +26,7 @@ class Config(bootdqn.Config):
 
     Attributes:
         quantile: quantile over the members, interpolated linearly, to bootstrap from.
-        acts_on: what to act on, the "quantile" too, or one "member" per episode.
+        acts_on: whether to act on the "quantile", too, or on one "member" per episode.
     """
 
     quantile: float = 0.8

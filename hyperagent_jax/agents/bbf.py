@@ -46,7 +46,7 @@ class Config(base.Config):
         augmentation_intensity: standard deviation of a random factor of all pixels.
         n_step_end: value to which n_step falls in anneal_updates.
         discount_end: value to which discount rises in anneal_updates.
-        anneal_updates: updates after the start, and after every reset, in which both change.
+        anneal_updates: updates after the start, and after every reset, over which n_step and discount change.
         reset_period: updates between resets; 0 for no resets.
         epsilon_updates: updates over which the probability of a random action falls from 1 to 0.
     """

@@ -53,12 +53,12 @@ class Config(base.Config):
         prior_std: scale of the fixed prior's last layer (does not apply to an epinet's prior).
         mean_init: initialisation of b and of the prior's b_0: as one vector on a "sphere" of radius prior_std, or
             "xavier".
-        separate_uncertainty: whether the coefficients that the index multiplies have a torso of their own. The
-            mean is then Double DQN's, which neither the prior nor the uncertainty can harm.
+        separate_uncertainty: whether the coefficients that the index multiplies have their own torso. The mean is
+            then learned as in Double DQN, unaffected by the prior and the uncertainty.
         wave_frequency: with separate_uncertainty and vector observations, if positive, these coefficients and
             their prior see random waves of up to this frequency per standard deviation of the observations, so
-            that the prior differs from one observation to the next. That of ReLU layers may hardly do so; what is
-            learned at a few observations then removes it everywhere.
+            that the prior differs between observations. A prior of ReLU layers may be almost the same for all of
+            them, and learning at a few observations then removes it everywhere.
     """
 
     network: str = "last_layer"

@@ -41,11 +41,12 @@ class Config(hyperagent_rmax.Config):
 
     Attributes:
         exploit_share: share of the episodes that the exploiting network plays; a multiple of 1 / index_dim.
-        exploit_above: it acts only where one of its values, positive or negative, is at least this fraction of
-            unknown_value: elsewhere there is nothing to exploit yet, and the exploring network acts.
+        exploit_above: the exploiting network acts only where one of its values, positive or negative, is at least
+            this fraction of unknown_value; elsewhere there is nothing to exploit yet, and the exploring one acts.
         least_optimism: how much more than the exploiting network the exploring one should expect in the sampled
-            states, on average and as a fraction of unknown_value: below it, the threshold `known_below` is lowered
-            (and unknown_above with it), above it, it is raised again up to known_below. 0 for a fixed threshold.
+            states, on average and as a fraction of unknown_value. If it expects less, the threshold `known_below`
+            is lowered (and unknown_above with it); if more, it is raised again, up to known_below. 0 for a fixed
+            threshold.
     """
 
     exploit_share: float = 0.25

@@ -52,7 +52,7 @@ class Protocol:
         eval_every: interactions between evaluations.
         eval_episodes: episodes per evaluation, played to the end and scored without clipping.
         final_eval_episodes: episodes of the final evaluation, with the best parameters.
-        eval_epsilon: probability of a random action in evaluations, so that no game waits for one forever.
+        eval_epsilon: probability of a random action in evaluations, so that no game waits for an action forever.
         eval_fire: whether evaluations continue after a lost life as training does: with no-ops, and with FIRE
             where the game waits for it. Agents trained this way never learn to press it.
         max_frames: episodes are truncated after this many frames.

@@ -43,7 +43,7 @@ class Protocol:
         size: N of the N x N grid.
         stochastic: bsuite's stochastic variant: moving right fails with probability 1/N, and rewards are noisy.
         mapping_seed: seed of the action mapping (bsuite: 42), or None for the run's own seed (the paper).
-        max_episodes: a run that has not solved the problem by then has failed.
+        max_episodes: episodes after which an unsolved run fails.
         eval_every: interactions between evaluations.
         eval_episodes: episodes per evaluation; their rewards are noiseless.
         solved_return: average evaluation return that counts as solved; None for the optimum, 0.99, or 80% of the

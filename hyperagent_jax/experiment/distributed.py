@@ -41,10 +41,10 @@ class Options:
     Attributes:
         distributed: whether this process is one of several, on as many hosts, that share one learner; each plays
             its share of num_envs with its share of replay_capacity and batch_size.
-        coordinator_address: host and port of process 0, such as host0:12345; default: what Slurm, Open MPI,
-            Kubernetes or Cloud TPU say.
-        num_processes: number of processes; 0 for what the cluster says.
-        process_id: number of this process, from 0; -1 for what the cluster says.
+        coordinator_address: host and port of process 0, such as host0:12345; by default taken from Slurm, Open
+            MPI, Kubernetes or Cloud TPU.
+        num_processes: number of processes; 0 to take it from the cluster.
+        process_id: number of this process, from 0; -1 to take it from the cluster.
     """
 
     distributed: bool = False
@@ -237,7 +237,7 @@ def _initialize(options: Options) -> None:
         )
     except (ValueError, RuntimeError) as error:
         raise errors.UserError(
-            f"--distributed: the processes do not find each other ({launching.describe(error)}): give "
+            f"--distributed: the processes cannot find each other ({launching.describe(error)}): give "
             "--coordinator_address=host:port of process 0, --num_processes and --process_id, or start with srun"
         ) from error
 

@@ -359,7 +359,9 @@ def _execute_together(experiment: base.Experiment, options: distributed.Options)
     """Runs the plan of the flags as one of several processes; process 0 has the files."""
     for name, given in (("launcher", FLAGS.launcher != "local"), ("num_workers", FLAGS.num_workers)):
         if given:
-            raise errors.UserError(f"--distributed and --{name}={FLAGS[name].value} exclude each other: give one")
+            raise errors.UserError(
+                f"--distributed and --{name}={FLAGS[name].value} are mutually exclusive: give one of them"
+            )
     with distributed.joined(options) as group:
         plan = plan_from_flags(experiment)
         tasks = [dataclasses.replace(task, checkpoint_seconds=FLAGS.checkpoint_seconds) for task in plan.tasks]

@@ -44,8 +44,8 @@ FIGURES = (
         name="index_dim",
         title="Index dimension M",
         place="Appendix E.1",
-        says="M = 1, an incremental RLSVI, cannot fully solve DeepSea from size 30 on, and larger M helps slightly "
-        "(M = 1, 2, 4, 8).",
+        says="M = 1, an incremental RLSVI, cannot fully solve DeepSea from size 30 on, and larger M helps "
+        "slightly (M = 1, 2, 4, 8).",
         lines=tuple(Line(f"M = {m}", {"index_dim": m}) for m in (1, 2, 4, 8)),
         sources=(_PAPER,),
         finding=findings.first_failures,

@@ -49,7 +49,7 @@ class State(NamedTuple):
     """What of a figure is in the results.
 
     Attributes:
-        there: runs that are there.
+        there: number of runs that exist.
         needed: runs that the figure needs.
         missing: what is not run, a phrase for each part.
         folders: where the rows are, relative to the results.
@@ -166,7 +166,7 @@ class Found:
                     yield line, problem, seeds
 
     def state(self) -> State:
-        """Returns what is there and what is not."""
+        """Returns which runs exist and which are missing."""
         needed = len(self.figure.seeds)
         if self._obstacle:
             return State(0, needed * len(self.figure.lines) * len(self.figure.problems), [self._obstacle], [])
@@ -192,7 +192,7 @@ class Found:
         )
 
     def plan(self) -> base.Plan | None:
-        """Returns the plan of the rows of the figure's own folder, with what is missing; None if nothing is."""
+        """Returns the plan of the figure's own folder, including missing runs; None if none is missing."""
         if self._obstacle:
             raise errors.UserError(self._obstacle)
         figure = self.figure

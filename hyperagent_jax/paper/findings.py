@@ -78,7 +78,7 @@ def alike(found: figure.Found) -> str:
     apart, first, second = max(pairs, key=lambda pair: pair[0])
     both = f"{first.label} and {second.label}"
     if apart < _CLEAR:
-        return f"{text} No two lines differ clearly: {both}, which differ most, are {apart:.1f} standard errors apart."
+        return f"{text} No two lines differ clearly: {both} differ most, by {apart:.1f} standard errors."
     return f"{text} {both} differ by {apart:.1f} standard errors, counting failures at the limit."
 
 

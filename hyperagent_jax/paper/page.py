@@ -11,13 +11,13 @@ from hyperagent_jax.paper import figure
 
 _HEAD = """# The paper, figure by figure
 
-This page is written by `make paper` from the rows in [results/](../results/README.md); no number on it is typed by hand.
-DeepSea follows the paper's protocol: a run is solved when the average return of 100 evaluation episodes reaches 0.99,
-evaluated every 1,000 interactions, and fails after 10,000 episodes. Light points are seeds, lines are means over the
-seeds that solved it, and crosses are failures.
+This page is written by `make paper` from the rows in [results/](../results/README.md); no number on it is typed by
+hand. DeepSea follows the paper's protocol: a run is solved when the average return of 100 evaluation episodes
+reaches 0.99, evaluated every 1,000 interactions, and fails after 10,000 episodes. Light points are seeds, lines
+means over the seeds that solved it, and crosses failures.
 
-`python experiments/paper.py list` shows which runs exist. `python experiments/paper.py <name>` redraws a figure from
-its rows, and with `--run` it makes the missing runs first, on any launcher.
+`python experiments/paper.py list` shows which runs exist. `python experiments/paper.py <name>` redraws a figure
+from its rows, and with `--run` it makes the missing runs first, on any launcher.
 """
 
 

@@ -59,7 +59,7 @@ class Found:
         self.is_there = all(self.tables.values())
 
     def state(self) -> figure.State:
-        """Returns what is there and what is not."""
+        """Returns which runs exist and which are missing."""
         rows = sum(map(len, self.tables.values()))
         missing = [] if self.is_there else [f"the study {self.study.study}"]
         return figure.State(rows, max(rows, 1), missing, [self.folder] if self.is_there else [])
