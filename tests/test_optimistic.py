@@ -265,6 +265,14 @@ def test_an_unlucky_outcome_closes_nothing():
         assert np.mean(evaluator(variables, None, make_key(seed))) > 30
 
 
+def test_shares_are_counted_up_to_rounding():
+    """As a float, 0.14 * 50 is more than 7."""
+    config = agents.CONFIGS["hyperagent_optimistic"](index_dim=50, exploit_share=0.14)
+    assert round(config.exploit_share * config.index_dim) == 7
+    with pytest.raises(ValueError, match="exploit_share must be a multiple of 1 / index_dim = 0.02, got 0.15"):
+        agents.CONFIGS["hyperagent_optimistic"](index_dim=50, exploit_share=0.15)
+
+
 def test_rmax_is_what_explores():
     """With a fixed threshold and the same parameters the exploring values are those of hyperagent_rmax."""
     config = agents.CONFIGS["hyperagent_optimistic"](hidden_sizes=(8, 5), least_optimism=0.0, exploit_share=0.0)

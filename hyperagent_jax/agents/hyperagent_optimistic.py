@@ -60,7 +60,8 @@ class Config(hyperagent_rmax.Config):
             raise ValueError(f"hyperagent_optimistic has no indices to sample: use loss=exact, not {self.loss}")
         if self.head_regularization or self.prior_regularization or self.gradient_penalty:
             raise ValueError("hyperagent_optimistic has two networks: leave regularisation and penalty at 0")
-        if not (self.exploit_share * self.index_dim).is_integer():
+        num_coordinates = self.exploit_share * self.index_dim
+        if abs(num_coordinates - round(num_coordinates)) > 1e-6:  # 0.14 * 50 is 7.000000000000001
             raise ValueError(
                 f"exploit_share must be a multiple of 1 / index_dim = {1 / self.index_dim:g}, "
                 f"got {self.exploit_share}"

@@ -206,7 +206,7 @@ def make_td_loss(
             (`exact_td_loss`), "enumerated" averages over all values of the index: the members of an ensemble.
         sigma: standard deviation of the noise sigma' xi^T z on the reward, for any choice of the two
             distributions: sigma' = sigma / sqrt(M c_xi c_z), where c is the `second_moment` of each. May be
-                traced.
+            traced.
         residual: factor of additional noise proportional to the transition's own TD error, scaled like sigma: a
             multiplier bootstrap, whose spread remains where targets are noisy and vanishes where they are not. May
             be traced.
