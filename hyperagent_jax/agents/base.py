@@ -173,7 +173,7 @@ class Config:
             if not low <= value <= high:
                 bounds = f"at least {low}" if high == math.inf else f"between {low} and {high}"
                 raise ValueError(f"{name} must be {bounds}, got {value}")
-            if is_finite:
+            if is_finite and high == math.inf:
                 checks.require_finite(**{name: value})
 
     def require_widths(self, name: str) -> None:
