@@ -521,7 +521,7 @@ def main() -> int:
     parser.add_argument("--kinds", default="parent,workers,both", help="whom to kill, in turn")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--minutes", type=float, default=1e9, help="after which no trial begins")
-    parser.add_argument("--side_by_side", type=int, default=1, help="trials at a time; most of one is waiting")
+    parser.add_argument("--side_by_side", type=int, default=1, help="trials at a time")
     parser.add_argument("--out", help="folder of results.csv (trials) and faults.csv (the table)")
     arguments = parser.parse_args()
     begin = time.monotonic()

@@ -1,10 +1,12 @@
 """The fault test itself: what it counts, what it takes for broken, and its main trial."""
 
 import csv
+import os
 import pathlib
 import random
 import subprocess
 import sys
+import time
 
 import breaking
 import faults
@@ -59,6 +61,49 @@ def test_only_kills_that_landed_are_counted():
     assert breaking._kill(process.pid) == 0  # not waited for yet, but dead
     assert process.wait() == -9
     assert breaking._kill(process.pid) == 0
+
+
+class _Lines:
+    """Lines whose trials need no script."""
+
+    def __init__(self, tmp_path, tries):
+        case = faults.CASES[0]
+        self.bench = faults.Bench(tmp_path, ["parent"])
+        self.bench.unbroken = lambda command: (ROWS, 1.0)
+        self.all = [faults.Line(case, fault, trials, tries) for fault, trials in (("a", 4), ("b", 2))]
+        self.record = faults.Record(None, 0)
+
+    def run(self, side_by_side, seconds=60.0):
+        self.runner = faults.Runner(self.bench, self.record, self.all, 0)
+        self.runner.run(self.all, seconds, side_by_side)
+        return [(row["fault"], int(row["trial"]), row["kind"]) for row in self.record.trials]
+
+
+@pytest.mark.parametrize("side_by_side", [1, 3])
+def test_trials_run_once_each_and_lines_advance_alike(tmp_path, side_by_side):
+    lines = _Lines(tmp_path, lambda chance, number: faults.Trial(f"{chance.random()}", number, ""))
+    tried = lines.run(side_by_side)
+    assert sorted(tried)[:4] == sorted({(f, n, k) for f, n, k in tried if f == "a"}) and len(tried) == 6
+    assert {(fault, number) for fault, number, _ in tried} == {*(("a", n) for n in range(4)), ("b", 0), ("b", 1)}
+    if side_by_side == 1:
+        assert [fault for fault, *_ in tried] == ["a", "b", "a", "a", "b", "a"]
+    again = _Lines(tmp_path, lambda chance, number: faults.Trial(f"{chance.random()}", number, ""))
+    assert sorted(again.run(2)) == sorted(tried)  # a trial's random numbers are its own
+
+
+def test_a_trial_that_cannot_be_run_ends_the_others(tmp_path):
+    def fail_or_wait(chance, number):
+        if number == 0:
+            time.sleep(600)
+        raise RuntimeError("broken")
+
+    lines = _Lines(tmp_path, fail_or_wait)
+    with pytest.raises(SystemExit, match="a trial could not be run"):
+        lines.run(4)
+    assert lines.runner._lanes
+    for lane in lines.runner._lanes.values():
+        with pytest.raises(ChildProcessError):
+            os.waitpid(lane._pid, os.WNOHANG)
 
 
 @pytest.mark.slow
