@@ -22,6 +22,10 @@ PIXELS = types.EnvironmentSpec(num_actions=6, observation_shape=(84, 84, 4))
 BATCH = 3
 
 
+def make_key(seed):
+    return prng.hash_key(jax.random.key(seed))  # compiles faster than threefry
+
+
 def test_presets_are_the_tables():
     for preset, expected in (
         (
@@ -99,10 +103,10 @@ def test_every_system_takes_pixels(name):
     spec = types.EnvironmentSpec(3, (36, 36, 2), dtype="uint8")
     preset = atari_presets.configs("paper")[name]
     network = agents.make_agent(name, preset(hidden_sizes=(5,)), spec).network
-    variables = network.init(jax.random.key(0))
-    pixels = jax.random.randint(jax.random.key(1), (2, 36, 36, 2), 0, 256).astype(jnp.uint8)
-    xi = network.index.sample(jax.random.key(2), ())
-    values = jax.vmap(network.apply, (None, 0, None))(variables, pixels, xi)
+    variables = jax.jit(network.init)(make_key(0))
+    pixels = np.random.default_rng(0).integers(0, 256, (2, 36, 36, 2)).astype(np.uint8)
+    xi = jax.jit(network.index.sample, static_argnums=1)(make_key(2), ())
+    values = jax.jit(jax.vmap(network.apply, (None, 0, None)))(variables, pixels, xi)
     assert values.shape == (2, 3) and np.all(np.isfinite(values)) and np.any(values[0] != values[1])
     if name == "enndqn":  # its epinet sees the features, not 2,592 pixels
         assert variables.params["epinet_input"]["kernel"].shape == (5, 50)
@@ -118,7 +122,7 @@ def test_differences_of_presets():
 def test_released_preset_updates_the_convolutions():
     """Its loss is the paper preset's plus the gradient penalty and the other regulariser, both positive."""
     agent, state = make_state("hyperagent", "released")
-    batch, key = make_batch(agent, np.random.default_rng(0)), jax.random.key(1)
+    batch, key = make_batch(agent, np.random.default_rng(0)), make_key(1)
     new, metrics = jax.jit(agent.learner.step)(state, batch, key)
     assert np.isfinite(metrics["loss"]) and metrics["loss"] > jnp.mean(metrics["losses"])
     before, after = (agent.learner.variables(x).params["torso"] for x in (state, new))
@@ -134,14 +138,14 @@ def test_released_preset_updates_the_convolutions():
 def test_number_of_convolutions(name, preset, convolutions):
     agent, state = make_state(name, preset)
     batch = make_batch(agent, np.random.default_rng(0))
-    lowered = jax.jit(agent.learner.step).lower(state, batch, jax.random.key(1))
+    lowered = jax.jit(agent.learner.step).lower(state, batch, make_key(1))
     assert lowered.as_text().count("stablehlo.convolution") == convolutions
 
 
 @functools.cache
 def make_state(name, preset="paper"):
     agent = agents.make_agent(name, atari_presets.configs(preset)[name](), PIXELS)
-    return agent, jax.jit(agent.learner.init)(prng.hash_key(jax.random.key(0)))
+    return agent, jax.jit(agent.learner.init)(make_key(0))
 
 
 def make_batch(agent, rng):
@@ -169,7 +173,7 @@ def coefficients_of(params, pixels, scale):
 def test_loss_in_numpy(name):
     agent, state = make_state(name)
     batch = make_batch(agent, np.random.default_rng(0))
-    key = prng.hash_key(jax.random.key(1))
+    key = make_key(1)
     noise = agent.learner.draw(key, BATCH)
     params = state.params
     scale = 1.0 if name == "ddqn" else 0.1
@@ -245,7 +249,7 @@ def test_gradient_penalty_against_numpy():
     network = plain_network()
     loss = losses.with_gradient_penalty(losses.make_td_loss(network), factor)
     learner = learner_lib.make_learner(network, loss, optax.sgd(learning_rate))
-    state = learner.init(jax.random.key(0))
+    state = jax.jit(learner.init)(make_key(0))
     rng = np.random.default_rng(0)
     batch = types.Batch(
         types.Transition(
@@ -258,7 +262,7 @@ def test_gradient_penalty_against_numpy():
         )
     )
     params = jax.tree.map(lambda x: np.asarray(x, np.float64), state.params)
-    after, metrics = jax.jit(learner.step)(state, batch, jax.random.key(1))
+    after, metrics = jax.jit(learner.step)(state, batch, make_key(1))
     without = numpy_objective(params, params, batch, 0.0)
     expected = numpy_objective(params, params, batch, factor)
     assert expected > 1.05 * without
@@ -282,13 +286,14 @@ def test_value_of_the_penalty_is_the_mean_over_the_losses_indices(kind):
     index = indices.sphere(3)
     network = epistemic.make_hyper_network(torsos.Mlp((8,)), 2, index, jnp.zeros(4))
     loss = losses.make_td_loss(network, kind=kind, num_indices=7, sigma=0.1)
-    variables = network.init(jax.random.key(0))
+    variables = jax.jit(network.init)(make_key(0))
     rng = np.random.default_rng(0)
     transition = types.Transition(rng.normal(size=4), 1, 0.5, 0.9, rng.normal(size=4), rng.normal(size=3))
-    noise = jax.tree.map(lambda x: x[0], loss.draw(jax.random.key(2), 1))
+    noise = jax.tree.map(lambda x: x[0], loss.draw(make_key(2), 1))
     priors = [network.prior(variables.prior, o) for o in (transition.o_tm1, transition.o_t)]
-    value, mean = loss.apply_with_value(variables.params, variables.params, transition, *priors, noise)
-    assert value == loss.apply(variables.params, variables.params, transition, *priors, noise)
+    arguments = (variables.params, variables.params, transition, *priors, noise)
+    (value, mean), alone = jax.jit(lambda *x: (loss.apply_with_value(*x), loss.apply(*x)))(*arguments)
+    assert value == alone
     if kind == "exact":
         expected = network.belief(variables, transition.o_tm1)[1, -1]
     else:
@@ -299,10 +304,10 @@ def test_value_of_the_penalty_is_the_mean_over_the_losses_indices(kind):
 def test_head_regularization_is_the_mean_square_of_generated_weights():
     network = epistemic.make_hyper_network(torsos.Mlp((8,)), 2, indices.sphere(3), jnp.zeros(4))
     loss = losses.make_td_loss(network)
-    params = network.init(jax.random.key(0)).params
+    params = jax.jit(network.init)(make_key(0)).params
     regularizer = losses.with_head_regularization(loss, network, 0.4).regularizer
     kernel = np.asarray(params["head"]["kernel"])
-    xi = np.asarray(network.index.sample(jax.random.key(1), (100_000,)))
+    xi = np.asarray(network.index.sample(make_key(1), (100_000,)))
     generated = kernel[..., :-1].reshape(-1, 3) @ xi.T + kernel[..., -1].reshape(-1, 1)
     assert regularizer(params, jnp.array(50)) == pytest.approx(0.4 / 50 * np.mean(generated**2), rel=0.01)
     both = losses.with_prior_regularization(losses.with_head_regularization(loss, network, 0.4), 0.3).regularizer

@@ -9,6 +9,7 @@ import pytest
 
 from hyperagent_jax import agents
 from hyperagent_jax import losses
+from hyperagent_jax import prng
 from hyperagent_jax import types
 from hyperagent_jax.environments import deep_sea
 from hyperagent_jax.losses import self_prediction
@@ -20,6 +21,10 @@ from hyperagent_jax.runners import vector
 
 SPEC = types.EnvironmentSpec(3, (4,))
 RULE = subsequence.Rule(10, 3, 0.97, 0.997, 10_000, 40_000, 5)
+
+
+def make_key(seed):
+    return prng.hash_key(jax.random.key(seed))  # compiles faster than threefry
 
 
 def make_agent(spec=SPEC, **settings):
@@ -57,26 +62,26 @@ def test_sums_and_future_equal_a_walk_through_the_steps(num_added, num_envs):
     steps = [
         n_step.Step(
             types.Transition(
-                jnp.float32([i]),
-                jnp.int32(i),
-                jnp.float32(rng.normal()),
-                jnp.float32(0.0 if last[i] and i % 2 else 1.0),  # some ends are truncations
-                jnp.float32([i + 0.5]),
-                jnp.zeros(0),
+                np.float32([i]),
+                np.int32(i),
+                np.float32(rng.normal()),
+                np.float32(0.0 if last[i] and i % 2 else 1.0),  # some ends are truncations
+                np.float32([i + 0.5]),
+                np.zeros(0, np.float32),
             ),
-            jnp.array(last[i]),
+            last[i],
         )
         for i in range(num_added)
     ]
     state, add = ring.init(steps[0]), jax.jit(ring.add)
     for i in range(0, num_added, num_envs):
-        group = jax.tree.map(lambda *x: jnp.stack(x), *steps[i : i + num_envs])
+        group = jax.tree.map(lambda *x: np.stack(x), *steps[i : i + num_envs])
         state = add(state, group if num_envs > 1 else steps[i])
     sample = jax.jit(
         functools.partial(subsequence.sample, ring=ring, capacity=capacity, num_envs=num_envs, rule=rule)
     )
     for count, n, gamma in ((0, 4, 0.5), (100, 2, 0.9)):
-        batch, _ = sample(state, ring.draw(jax.random.key(count), 64), count)
+        batch, _ = jax.device_get(sample(state, ring.draw(jax.random.key(count), 64), count))
         t = batch.transitions
         for k in range(64):
             first = int(t.o_tm1[k, 0])
@@ -176,8 +181,8 @@ def make_batch(rng, n=4):
 def test_loss_equals_numpy_and_priorities_are_the_cross_entropy():
     agent = make_agent()
     rng, update = np.random.default_rng(0), jax.jit(agent.learner.update)
-    state = agent.learner.init(jax.random.key(0))
-    noise = agent.learner.draw(jax.random.key(1), 4)
+    state = jax.jit(agent.learner.init)(make_key(0))
+    noise = agent.learner.draw(make_key(1), 4)
     for _ in range(5):
         state, _ = update(state, types.Batch(make_batch(rng)), noise)
     batch, weights = make_batch(rng), np.float32([1.0, 0.5, 0.2, 1.0])
@@ -198,11 +203,10 @@ def test_loss_equals_numpy_and_priorities_are_the_cross_entropy():
 
 def test_weight_decay_spares_biases_and_the_target_follows():
     learner = make_agent().learner
-    state = learner.init(jax.random.key(0))
-    ones = jax.tree.map(jnp.ones_like, state.params)
-    state = state._replace(params=ones, target_params=jax.tree.map(jnp.zeros_like, ones))
-    zero = jax.tree.map(jnp.zeros_like, ones)
-    after = learner.apply_gradient(state, zero)
+    state = jax.jit(learner.init)(make_key(0))
+    ones, zero = (jax.tree.map(lambda x, y=y: np.full(x.shape, y, x.dtype), state.params) for y in (1.0, 0.0))
+    state = state._replace(params=ones, target_params=zero)
+    after = jax.jit(learner.apply_gradient)(state, zero)
     for leaf in jax.tree.leaves(after.params):  # lr 1e-4 times 0.1, of arrays that are not vectors
         np.testing.assert_allclose(leaf, 1.0 if leaf.ndim == 1 else 1.0 - 1e-5, rtol=1e-7)
     still = make_agent(learning_rate=0.0).learner
@@ -211,24 +215,24 @@ def test_weight_decay_spares_biases_and_the_target_follows():
     def follow(state):
         return jax.lax.fori_loop(0, 100, lambda i, s: still.apply_gradient(s, zero), state)
 
-    for leaf in jax.tree.leaves(
-        follow(state._replace(opt_state=still.init(jax.random.key(0)).opt_state)).target_params
-    ):
+    opt_state = jax.jit(still.init)(make_key(0)).opt_state
+    for leaf in jax.tree.leaves(follow(state._replace(opt_state=opt_state)).target_params):
         np.testing.assert_allclose(leaf, 0.394230, rtol=1e-4)
 
 
 def test_reset_by_parameter_path():
     agent = make_agent()
-    learner, state = agent.learner, agent.learner.init(jax.random.key(0))
-    state = state._replace(count=jnp.array(1), opt_state=jax.tree.map(jnp.ones_like, state.opt_state))
-    hundred = jax.tree.map(lambda x: jnp.full_like(x, 100.0), state.params)
-    after = jax.jit(learner.reset)(state._replace(params=hundred, target_params=hundred), jax.random.key(2))
+    learner, state = agent.learner, jax.jit(agent.learner.init)(make_key(0))
+    state = state._replace(count=jnp.array(1), opt_state=jax.tree.map(np.ones_like, state.opt_state))
+    hundred = jax.tree.map(lambda x: np.full(x.shape, 100.0, x.dtype), state.params)
+    after = jax.jit(learner.reset)(state._replace(params=hundred, target_params=hundred), make_key(2))
     for params in (after.params, after.target_params):
         assert set(params) == {"torso", "transition", "projection", "predictor", "head"}
         for name, part in params.items():
             for leaf in jax.tree.leaves(part):
                 # Fresh values are small: half of 100 stays, or nothing.
                 assert np.all(np.abs(leaf - (50.0 if name in ("torso", "transition") else 0.0)) < 2.0)
+    after = jax.device_get(after)
     different = jax.tree.map(lambda x, y: x.ndim == 1 or bool(np.any(x != y)), after.params, after.target_params)
     assert all(jax.tree.leaves(different))  # but biases, which start at zero
     assert all(not np.any(leaf) for leaf in jax.tree.leaves(after.opt_state))
@@ -285,10 +289,10 @@ def test_pictures_and_parameters():
         o_tm1=pictures[0], o_t=pictures[1], future=batch.future._replace(observations=pictures[2])
     )
     step = jax.jit(agent.learner.step)
-    state = agent.learner.init(jax.random.key(0))
-    after, info = step(state, types.Batch(batch), jax.random.key(1))
+    state = jax.jit(agent.learner.init)(make_key(0))
+    after, info = step(state, types.Batch(batch), make_key(1))
     assert np.isfinite(info["loss"])
-    _, other = step(state, types.Batch(batch), jax.random.key(2))
+    _, other = step(state, types.Batch(batch), make_key(2))
     assert other["loss"] != info["loss"]  # another draw of the augmentation
     assert all(
         bool(np.any(x != y)) for x, y in zip(*map(jax.tree.leaves, (state.params, after.params)), strict=True)

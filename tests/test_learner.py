@@ -23,6 +23,7 @@ from hyperagent_jax.networks import torsos
 NUM_STATES = 40
 BATCH_SIZE = 16
 DIM = 3
+COMPILED = ("step", "update", "variables", "values", "value_and_grad", "apply_gradient")
 
 
 def make_key(seed):
@@ -51,7 +52,8 @@ def make_learner(optimizer="adam", target_period=4, table=True, beta=0.0, max_gr
         "lazy_adam": lazy_adam.LazyAdam(max_grad_norm=max_grad_norm),
     }[optimizer]
     learner = learner_lib.make_learner(network, loss, optimizer, target_period=target_period)
-    return learner._replace(step=jax.jit(learner.step))
+    compiled = {name: jax.jit(getattr(learner, name)) for name in COMPILED}
+    return learner._replace(draw=jax.jit(learner.draw, static_argnums=1), **compiled)
 
 
 def make_transitions(rng, *shape, states=NUM_STATES):
@@ -69,7 +71,7 @@ def make_transitions(rng, *shape, states=NUM_STATES):
 @functools.cache
 def initial_state(optimizer="adam", table=True, seed=0):
     """A learner's first state; it does not depend on the learner's other settings."""
-    return make_learner(optimizer, table=table).init(jax.random.key(seed))
+    return jax.jit(make_learner(optimizer, table=table).init)(make_key(seed))
 
 
 @functools.cache

@@ -9,11 +9,16 @@ import rlax
 
 from hyperagent_jax import indices
 from hyperagent_jax import losses
+from hyperagent_jax import prng
 from hyperagent_jax import types
 from hyperagent_jax.networks import epistemic
 from hyperagent_jax.networks import priors as priors_lib
 from hyperagent_jax.networks import torsos
 from hyperagent_jax.tabular import closed_form
+
+
+def make_key(seed):
+    return prng.hash_key(jax.random.key(seed))  # compiles faster than threefry
 
 
 def make_table_network(index, is_linear=True):
@@ -65,7 +70,7 @@ def table_loss(loss_indices=None, target_indices=None, index="gaussian", is_line
     network = make_table_network(indices.make(index, 2), is_linear)
     loss = losses.make_td_loss(network, sigma=sigma_for(factor, network.index), **kwargs)
     noise = losses.LossNoise(*(None if x is None else jnp.array(x) for x in (loss_indices, target_indices)))
-    return loss.apply(ONLINE, TARGET, TRANSITION, NO_PRIOR, NO_PRIOR, noise)
+    return jax.jit(loss.apply)(ONLINE, TARGET, TRANSITION, NO_PRIOR, NO_PRIOR, noise)
 
 
 # Values by hand. At o_t and index (x, y) the online network has the values (4 + x, 3 + 2 y), the target
@@ -327,13 +332,14 @@ def test_exact_loss_is_the_limit_of_the_sampled_one(index, double_q, num_ois):
     network = epistemic.make_hyper_network(
         torsos.OneHotMlp(4, (10,)), 2, indices.make(index, dim), 0, prior=priors_lib.hyper_prior(2.0), num_states=4
     )
-    variables, target = network.init(jax.random.key(0)), network.init(jax.random.key(1)).params
+    init = jax.jit(network.init)
+    variables, target = init(make_key(0)), init(make_key(1)).params
     transition = TRANSITION._replace(z_t=jnp.array([1.0, -0.5, 2.0]))
     priors = [network.prior(variables.prior, o) for o in (transition.o_tm1, transition.o_t)]
     kwargs = dict(sigma=sigma_for(0.7, network.index), num_ois=num_ois, double_q=double_q)
     exact = losses.make_td_loss(network, kind="exact", **kwargs)
     sampled = losses.make_td_loss(network, kind="sampled", num_indices=num, **kwargs)
-    noise = jax.tree.map(lambda x: x[0], sampled.draw(jax.random.key(2), 1))
+    noise = jax.jit(lambda key: jax.tree.map(lambda x: x[0], sampled.draw(key, 1)))(make_key(2))
     assert noise.indices.shape == (num, dim) and noise.target_indices.shape == (num_ois, dim)
 
     def value_and_gradient(loss, noise):

@@ -48,15 +48,15 @@ def test_equals_the_definition_across_ends_and_the_rings_own(num_envs, n):
     ring = ring_lib.make_ring(capacity, add_batch_size=num_envs)
     steps = make_steps(num_rounds, num_envs)
     one = jax.tree.map(lambda x: jnp.asarray(x[0, 0]), steps)
-    state = ring.init(one)
+    state, add = ring.init(one), jax.jit(ring.add)
     sample = jax.jit(
         lambda state, bits: n_step.sample(state, bits, ring=ring, capacity=capacity, n_step=n, num_envs=num_envs)
     )
-    seen = set()
+    draw, seen = jax.jit(ring.draw, static_argnums=1), set()
     for t in range(num_rounds):
         item = jax.tree.map(lambda x, t=t: jnp.asarray(x[t, 0] if num_envs == 1 else x[t]), steps)
-        state = ring.add(state, item)
-        batch, slots = sample(state, ring.draw(jax.random.key(t), 200))
+        state = add(state, item)
+        batch, slots = jax.device_get(sample(state, draw(jax.random.key(t), 200)))
         for i in range(200):
             begin, env = divmod(int(batch.transitions.o_tm1[i]), num_envs)
             assert max(0, t - rounds_kept + 1) <= begin <= t

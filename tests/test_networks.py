@@ -18,6 +18,10 @@ from hyperagent_jax.networks import torsos
 STATE = jnp.zeros((), jnp.int32)
 
 
+def make_key(seed):
+    return prng.hash_key(jax.random.key(seed))  # compiles faster than threefry
+
+
 def assert_std(samples, expected):
     """Checks a standard deviation to 5 standard errors (those of a normal; truncation makes them smaller)."""
     samples = np.asarray(samples, np.float64).reshape(-1)
@@ -44,7 +48,7 @@ def make_network(num_states=10, hidden=(8, 6), num_actions=3, dim=4, table=False
 
 def draw_kernels(init, shape, num):
     """Kernels [num, *shape] of an initialiser."""
-    keys = jax.random.split(prng.hash_key(jax.random.key(0)), num)
+    keys = jax.random.split(make_key(0), num)
     return np.asarray(jax.jit(jax.vmap(lambda key: init(key, shape)))(keys))
 
 
@@ -111,7 +115,7 @@ def test_unknown_mean_init():
 def test_one_hot_mlp_equals_mlp_on_the_one_hot(hidden):
     num_states = 12
     looked_up, dense = torsos.OneHotMlp(num_states, hidden), torsos.Mlp(hidden)
-    params = looked_up.init(jax.random.key(0), STATE)["params"]
+    params = jax.jit(looked_up.init)(make_key(0), STATE)["params"]
     rng = np.random.default_rng(0)  # so that biases are not zero
     params = jax.tree.map(lambda x: np.float32(x + 0.1 * rng.normal(size=x.shape)), params)
 
@@ -138,7 +142,7 @@ def test_one_hot_mlp_equals_mlp_on_the_one_hot(hidden):
 
 @pytest.mark.parametrize("size", [20, 30])
 def test_first_layer_is_xavier_in_the_number_of_states(size):
-    params = torsos.OneHotMlp(size**2).init(jax.random.key(0), STATE)["params"]
+    params = jax.jit(torsos.OneHotMlp(size**2).init)(make_key(0), STATE)["params"]
     assert_std(params["rows"], np.sqrt(2 / (size**2 + 64)))
     assert_std(params["layer_1"]["kernel"], np.sqrt(2 / (64 + 64)))
     for bias in (params["bias"], params["layer_1"]["bias"]):
@@ -146,7 +150,7 @@ def test_first_layer_is_xavier_in_the_number_of_states(size):
 
 
 def test_mlp_start_and_types():
-    params = torsos.Mlp((64, 32)).init(jax.random.key(0), jnp.zeros((20, 20)))["params"]
+    params = jax.jit(torsos.Mlp((64, 32)).init)(make_key(0), jnp.zeros((20, 20)))["params"]
     assert_std(params["layer_0"]["kernel"], np.sqrt(2 / (400 + 64)))
     assert_std(params["layer_1"]["kernel"], np.sqrt(2 / (64 + 32)))
     out = torsos.Mlp((64, 32)).apply({"params": params}, jnp.ones((20, 20), jnp.uint8))
@@ -157,7 +161,7 @@ def test_mlp_start_and_types():
 def atari():
     torso = torsos.AtariConv()
     apply = jax.jit(lambda params, pixels: torso.apply(params, pixels, capture_intermediates=True))
-    variables = jax.jit(torso.init)(prng.hash_key(jax.random.key(0)), jnp.zeros((84, 84, 4), jnp.uint8))
+    variables = jax.jit(torso.init)(make_key(0), jnp.zeros((84, 84, 4), jnp.uint8))
     return torso, variables, apply
 
 
@@ -241,19 +245,19 @@ def test_q_value_by_hand():
 @pytest.mark.parametrize("prior_scale", [10.0, 0.3])
 def test_tabulated_prior_equals_the_network(prior_scale):
     direct, tabulated = (make_network(prior_scale=prior_scale, table=table) for table in (False, True))
-    key = jax.random.key(4)
+    key = make_key(4)
     variables, table = direct.init(key), tabulated.init(key)
     assert table.prior.shape == (10, 3, 5)
     jax.tree.map(np.testing.assert_array_equal, variables.params, table.params)
     xi = jnp.array([0.3, -1.0, 2.0, 0.5])
     states = jnp.arange(10)
-    expected = jax.vmap(direct.prior, (None, 0))(variables.prior, states)
+    expected = jax.jit(jax.vmap(direct.prior, (None, 0)))(variables.prior, states)
     assert np.all(np.max(np.abs(expected), axis=(1, 2)) > 0.01)
     np.testing.assert_allclose(
         jax.vmap(tabulated.prior, (None, 0))(table.prior, states), expected, rtol=1e-5, atol=1e-6
     )
     values, expected_values = (
-        jax.vmap(network.apply, (None, 0, None))(v, states, xi)
+        jax.jit(jax.vmap(network.apply, (None, 0, None)))(v, states, xi)
         for network, v in ((tabulated, table), (direct, variables))
     )
     np.testing.assert_allclose(values, expected_values, rtol=1e-5, atol=1e-5)
@@ -266,7 +270,8 @@ def test_unit_prior_has_the_same_norm_everywhere_and_no_mean(num_states):
     built = [priors.hyper_prior(0.5, unit_norm=x).build(inputs) for x in (False, True)]
 
     def at_all_states(prior):
-        return np.array(jax.vmap(prior.apply, (None, 0))(prior.init(jax.random.key(0)), jnp.arange(9)))
+        apply = jax.vmap(prior.apply, (None, 0))
+        return np.array(jax.jit(lambda key: apply(prior.init(key), jnp.arange(9)))(make_key(0)))
 
     plain, unit = map(at_all_states, built)
     np.testing.assert_array_equal(unit[..., -1], 0.0)
@@ -281,7 +286,7 @@ def test_independent_prior_has_nothing_in_common_between_states():
     def table(is_independent):
         made = priors.hyper_prior(0.5, unit_norm=True, independent=is_independent)
         prior = made.build(priors.PriorInputs(torso, 3, 4, STATE, num_states))
-        return np.array(prior.init(jax.random.key(0))), prior
+        return np.array(jax.jit(prior.init)(make_key(0))), prior
 
     independent, prior = table(True)
     assert independent.shape == (num_states, 3, 5)
@@ -340,7 +345,7 @@ def test_values_of_the_unknown_by_hand():
 
 
 def test_scales_multiply_the_two_parts():
-    variables = make_network().init(jax.random.key(0))
+    variables = jax.jit(make_network().init)(make_key(0))
     state, zero = jnp.array(3), jnp.zeros((3, 5))
     one, scaled = make_network(), make_network(prior_scale=10.0, posterior_scale=0.1)
     np.testing.assert_allclose(
@@ -354,7 +359,7 @@ def test_scales_multiply_the_two_parts():
 
 
 def test_prior_has_its_own_torso():
-    variables = make_network().init(jax.random.key(0))
+    variables = jax.jit(make_network().init)(make_key(0))
     prior = variables.prior
     assert jax.tree.structure(prior) == jax.tree.structure(variables.params)
     for path in (("torso", "rows"), ("torso", "layer_1"), ("head", "kernel")):
@@ -388,31 +393,34 @@ def test_initial_spread_of_q_values(size, expected, tolerance):
         belief = jax.vmap(network.belief, (None, 0))(variables, jnp.arange(0, size**2, size**2 // 400))
         return jnp.mean(network.index.second_moment * jnp.sum(belief[..., :-1] ** 2, axis=-1))
 
-    variances = jax.lax.map(spread, jax.random.split(prng.hash_key(jax.random.key(0)), 8))
+    variances = jax.lax.map(spread, jax.random.split(make_key(0), 8))
     assert np.sqrt(np.mean(variances)) == pytest.approx(expected, abs=tolerance)
 
 
 def test_a_mean_and_an_uncertainty_of_their_own():
     """Coefficients by hand, and neither loss moves the other's parameters."""
     network = make_network(uncertainty_torso=torsos.OneHotMlp(10, (5, 7)), prior=priors.no_prior(), dim=2)
-    variables = network.init(jax.random.key(0))
+    variables = jax.jit(network.init)(make_key(0))
     assert variables.params["uncertainty"]["head"]["kernel"].shape == (7, 3, 2)
     np.testing.assert_array_equal(variables.params["uncertainty"]["head"]["kernel"], 0.0)
-    params = jax.tree.map(lambda x: x + 0.5, variables.params)
+    params = jax.tree.map(lambda x: np.asarray(x) + np.float32(0.5), variables.params)
     variables = variables._replace(params=params)
-    belief = network.belief(variables, jnp.array(3))
+    belief = jax.jit(network.belief)(variables, jnp.array(3))
     for part, columns in (("mean", slice(2, 3)), ("uncertainty", slice(0, 2))):
         p = params[part]
         x = np.maximum(p["torso"]["rows"][3] + p["torso"]["bias"], 0)
         x = np.maximum(x @ p["torso"]["layer_1"]["kernel"] + p["torso"]["layer_1"]["bias"], 0)
         expected = np.einsum("i,iam->am", x, p["head"]["kernel"]) + (p["head"]["bias"][0] if part == "mean" else 0)
         np.testing.assert_allclose(belief[:, columns], expected, rtol=1e-5)
-    mean, uncertainty = (
-        jax.grad(lambda p, c=c: jnp.sum(network.belief(variables._replace(params=p), jnp.array(3))[:, c] ** 2))(
-            params
-        )
-        for c in (2, slice(0, 2))
-    )
+
+    @jax.jit
+    def gradients(params):
+        def part(params, columns):
+            return jnp.sum(network.belief(variables._replace(params=params), jnp.array(3))[:, columns] ** 2)
+
+        return jax.grad(part)(params, 2), jax.grad(part)(params, slice(0, 2))
+
+    mean, uncertainty = gradients(params)
     for gradient, own, other in ((mean, "mean", "uncertainty"), (uncertainty, "uncertainty", "mean")):
         assert all(np.any(leaf) for leaf in jax.tree.leaves(gradient[own]))
         assert not any(np.any(leaf) for leaf in jax.tree.leaves(gradient[other]))
@@ -435,12 +443,12 @@ def test_waves_make_a_prior_that_differs_between_observations():
             z = jax.vmap(network.prior, (None, 0))(fixed, observations)[..., :-1]
             return jnp.mean(jnp.linalg.norm(jnp.mean(z, axis=0), axis=-1))
 
-        return float(jnp.mean(jax.jit(jax.vmap(one))(jax.random.split(jax.random.key(0), 20))))
+        return float(jnp.mean(jax.jit(jax.vmap(one))(jax.random.split(make_key(0), 20))))
 
     assert alignment(torsos.Mlp((64, 64)), False) > 0.95
     assert alignment(waves, True) < 0.6
 
-    params = waves.init(jax.random.key(0), observations[0])["params"]
+    params = jax.jit(waves.init)(make_key(0), observations[0])["params"]
     assert torsos.needs_standardizing(params) and not torsos.needs_standardizing({"rows": 0.0})
     mean, std = np.array([1.0, 2.0]), np.array([0.5, 4.0])
     features = torsos.apply_linen(waves, torsos.standardize(params, mean, std), observations[0])
@@ -448,7 +456,7 @@ def test_waves_make_a_prior_that_differs_between_observations():
     np.testing.assert_allclose(features, torsos.wave(phases), rtol=1e-4, atol=1e-4)
     phases = np.linspace(-20.0, 20.0, 1001).astype(np.float32)
     np.testing.assert_allclose(torsos.wave(phases), np.cos(phases), atol=0.021)
-    np.testing.assert_allclose(jax.vmap(jax.grad(torsos.wave))(phases), -np.sin(phases), atol=0.046)
+    np.testing.assert_allclose(jax.jit(jax.vmap(jax.grad(torsos.wave)))(phases), -np.sin(phases), atol=0.046)
     # Frequencies are log-uniform: a direction of two entries has an average squared length of 2.
     lengths = np.linalg.norm(draw_kernels(torsos._wave_kernel_init(0.5, 3.0), (2, 64), 50), axis=1)
     assert np.mean(np.log(lengths)) == pytest.approx(np.log(1.5) / 2 + 0.058, abs=0.05)

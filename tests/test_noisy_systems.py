@@ -302,20 +302,22 @@ def test_sane_draws_for_every_example_and_trains_its_scale():
     agent = make_agent("sane", STATES)
     network, variables = agent.network, jax.jit(agent.network.init)(make_key(0))
     noise = agent.learner.draw(make_key(1), 2)
-    belief = network.belief(variables, jnp.array(4))
-    values = jax.vmap(lambda xi: network.value(variables.params, belief, xi))(noise.indices[:, 0])
+    belief = jax.jit(network.belief)(variables, jnp.array(4))
+    values = jax.jit(jax.vmap(lambda xi: network.value(variables.params, belief, xi)))(noise.indices[:, 0])
     assert np.all(np.abs(values[0] - values[1]) > 1e-6)
-    gradient = jax.grad(lambda p: jnp.sum(network.apply(types.Variables(p, ()), 4, noise.indices[0, 0])))(
-        variables.params
+    differentiate = jax.jit(
+        jax.grad(lambda p: jnp.sum(network.apply(types.Variables(p, ()), 4, noise.indices[0, 0])))
     )
+    gradient = differentiate(variables.params)
     for leaf in jax.tree.leaves(gradient["scale"]):
         assert np.any(leaf != 0)
     # With the hidden layer fixed, the mean over the noise of the last layer is the value without noise.
     layer = noisy.StateNoiseDense(3)
     x, scale = jnp.array([0.5, -1.0]), jnp.float32(0.7)
-    params = layer.init(jax.random.key(0), x, jnp.zeros(2), jnp.zeros(3), scale)
-    e = jax.random.normal(jax.random.key(2), (100_000, 5))
-    outputs = jax.vmap(lambda e: layer.apply(params, x, noisy.factor(e[:2]), noisy.factor(e[2:]), scale))(e)
+    params = jax.jit(layer.init)(make_key(0), x, jnp.zeros(2), jnp.zeros(3), scale)
+    e = np.random.default_rng(2).normal(size=(100_000, 5)).astype(np.float32)
+    apply = jax.vmap(lambda e: layer.apply(params, x, noisy.factor(e[:2]), noisy.factor(e[2:]), scale))
+    outputs = jax.jit(apply)(e)
     expected = x @ params["params"]["kernel"] + params["params"]["bias"]
     np.testing.assert_allclose(outputs.mean(axis=0), expected, atol=5 * float(outputs.std()) / np.sqrt(100_000))
 
@@ -330,11 +332,11 @@ def test_bayes_ucbdqn_bootstraps_from_a_quantile_and_acts_on_a_member_or_on_it()
     def batch():
         return transitions(rng)._replace(z_t=rng.exponential(size=(16, 4)).astype(np.float32))
 
-    state = agent.learner.init(jax.random.key(0))
+    state = jax.jit(agent.learner.init)(make_key(0))
     for i in range(2):
-        state, _ = update(state, types.Batch(batch()), agent.learner.draw(jax.random.key(i), 16))
+        state, _ = update(state, types.Batch(batch()), agent.learner.draw(make_key(i), 16))
     t = batch()
-    _, info = update(state, types.Batch(t), agent.learner.draw(jax.random.key(2), 16))
+    _, info = update(state, types.Batch(t), agent.learner.draw(make_key(2), 16))
 
     def members(params, state):  # [actions, members]
         rest = jax.tree.map(np.asarray, params)

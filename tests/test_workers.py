@@ -236,7 +236,7 @@ def test_workers_end_when_their_parent_is_killed():
     parent.kill()
     # The workers hold the other end of this pipe: it ends when the last of them is gone. Their tasks would have
     # them wait for a minute.
-    rest, _ = parent.communicate(timeout=20)
+    rest, _ = parent.communicate(timeout=45)
     assert rest == "" and parent.returncode == -signal.SIGKILL
 
 
