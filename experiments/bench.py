@@ -178,6 +178,8 @@ def main() -> int:
     _check("losses", ("exact", "sampled"))
     sizes, numbers_of_seeds = _numbers("sizes"), _numbers("seeds")
     other = _OTHERS.get(FLAGS.benchmark)
+    # Before --overwrite deletes anything: what is asked for may be impossible.
+    tables = other.tables() if other else [("bench", rows(sizes, numbers_of_seeds))]
     directory = None
     if FLAGS.logdir:
         configs = {name: dataclasses.asdict(agents.CONFIGS[name]()) for name in FLAGS.agents}
@@ -192,7 +194,7 @@ def main() -> int:
     jax.config.update("jax_compilation_cache_dir", cache.name)
     cli.use_compilation_cache()
     print(f"{machine['processor']}, {threads} thread(s) of {machine['cores']} cores, jax {jax.__version__}\n")
-    for name, table in other.tables() if other else [("bench", rows(sizes, numbers_of_seeds))]:
+    for name, table in tables:
         rounded = ({x: round(y, 2) if isinstance(y, float) else y for x, y in row.items()} for row in table)
         for row in cli.print_table(rounded):
             if directory:

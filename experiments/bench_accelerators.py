@@ -93,8 +93,9 @@ def _environment(target: str) -> dict[str, str]:
     return environment
 
 
-def tables() -> Iterator[tuple[str, Iterator[dict]]]:
-    """The one table."""
+def tables() -> list[tuple[str, Iterator[dict]]]:
+    """The one table; what cannot be made is told at once."""
+    names = _chosen()
     for target in FLAGS.targets:
         if target not in TARGETS:
             raise errors.UserError(f"--targets has no {target!r}; choose from {', '.join(TARGETS)}")
@@ -106,11 +107,11 @@ def tables() -> Iterator[tuple[str, Iterator[dict]]]:
     if not targets:
         raise errors.UserError("no target to compile for")
     print("All numbers except cpu_us are estimates and counts by the compilers, not measurements.\n")
-    yield "bench", _rows(targets)
+    return [("bench", _rows(targets, names))]
 
 
-def _rows(targets: list[str]) -> Iterator[dict]:
-    found: dict[str, dict] = {name: {"program": name} for name in _chosen()}
+def _rows(targets: list[str], names: list[str]) -> Iterator[dict]:
+    found: dict[str, dict] = {name: {"program": name} for name in names}
     for target in targets:
         process = subprocess.Popen(
             [sys.executable, str(pathlib.Path(__file__)), target, *found],

@@ -5,6 +5,7 @@ import contextlib
 import dataclasses
 import hashlib
 import json
+import math
 import os
 import pathlib
 from typing import Any
@@ -186,6 +187,14 @@ class Front:
     array: np.ndarray
 
 
+def _merges(shape: tuple[int, ...], merged: tuple[int, ...]) -> bool:
+    """Whether the last axes of a shape become one in another, as in lazy Adam's rows of older versions."""
+    if not len(shape) > len(merged) > 0:
+        return False
+    first = len(merged) - 1
+    return shape[:first] == merged[:first] and math.prod(shape[first:]) == merged[first]
+
+
 def _restore(path: str | os.PathLike, arrays: Any, name: str, leaf: Any) -> Any:
     """Reads one array in the form that `leaf` specifies."""
     with arrays.zip.open(f"{name}.npy") as f:
@@ -198,13 +207,14 @@ def _restore(path: str | os.PathLike, arrays: Any, name: str, leaf: Any) -> Any:
         is_front = isinstance(leaf, Front)
         own = leaf.array if is_front else jax.eval_shape(jax.random.key_data, leaf) if _is_key(leaf) else leaf
         is_part = is_front and shape and shape[1:] == own.shape[1:] and shape[0] <= own.shape[0]
-        if not (is_part or shape == own.shape) or dtype != own.dtype:
+        is_older = not isinstance(own, np.ndarray) and _merges(shape, own.shape)
+        if not (is_part or is_older or shape == own.shape) or dtype != own.dtype:
             raise CheckpointError(
                 f"checkpoint {path} has a different configuration: {name} is {dtype}{list(shape)}, "
                 f"expected {own.dtype}{list(own.shape)}"
             )
         if not isinstance(own, np.ndarray):
-            array = jnp.asarray(arrays[name])
+            array = jnp.asarray(arrays[name].reshape(own.shape))
             return jax.random.wrap_key_data(array, impl=jax.random.key_impl(leaf)) if _is_key(leaf) else array
         view = own[: shape[0]] if is_part else own
         if is_fortran or not view.flags.c_contiguous:

@@ -179,8 +179,9 @@ class LazyState(NamedTuple):
 
     Attributes:
         rest: Adam's state for all parameters except the tables.
-        rows: value, mu, nu and target of every row, [num_rows, 4, width]. The first three are as of the row's last
-            write. `target` is the row at the last target copy, valid only for rows written since.
+        rows: value, mu, nu and target of every row, side by side, [num_rows, 4 width]: a TPU would pad a last
+            axis of 64 to twice its size, and copy the whole. The first three are as of the row's last write.
+            `target` is the row at the last target copy, valid only for rows written since.
         updated: number of updates that each row includes, [num_rows].
     """
 
@@ -215,7 +216,7 @@ def init(key: types.PRNGKey, *, network: epistemic.EpistemicNetwork, rules: Lazy
     zeros = jnp.zeros_like(table)
     opt_state = LazyState(
         rules.rest_optimizer.init(rest),
-        jnp.stack([table, zeros, zeros, table], axis=1),
+        jnp.concatenate([table, zeros, zeros, table], axis=1),
         jnp.zeros(table.shape[0], jnp.int32),
     )
     count = jnp.zeros((), jnp.int32)
@@ -223,17 +224,50 @@ def init(key: types.PRNGKey, *, network: epistemic.EpistemicNetwork, rules: Lazy
     return types.LearnerState(rest, jax.tree.map(jnp.copy, rest), opt_state, variables.prior, count)
 
 
+def _apart(table: types.Array) -> types.Array:
+    """Returns rows of `LazyState.rows` with an axis for value, mu, nu and target."""
+    return table.reshape(len(table), 4, -1)
+
+
+def _read(table: types.Array, states: types.Array) -> types.Array:
+    """Reads rows of `LazyState.rows`, [B, 4, width]."""
+    return jax.lax.platform_dependent(
+        table,
+        states,
+        cpu=lambda table, states: _apart(table)[states],
+        default=lambda table, states: _apart(table[states]),
+    )
+
+
+def _write(table: types.Array, states: types.Array, packed: types.Array) -> types.Array:
+    """Writes rows of `LazyState.rows`, given as [B, 4, width]."""
+    return jax.lax.platform_dependent(
+        table,
+        states,
+        packed,
+        # Costs nothing on CPU, where writing whole rows takes longer.
+        cpu=lambda table, states, packed: _apart(table).at[states].set(packed).reshape(table.shape),
+        default=lambda table, states, packed: table.at[states].set(packed.reshape(len(packed), -1)),
+    )
+
+
 def _gather(opt_state: LazyState, states: types.Array) -> tuple[Rows, types.Array, types.Array]:
     """Returns rows, target rows and numbers of updates of some states, as stored."""
-    packed = opt_state.rows[states]
+    packed = _read(opt_state.rows, states)
     return Rows(packed[:, 0], packed[:, 1], packed[:, 2]), packed[:, 3], opt_state.updated[states]
 
 
+def _all(opt_state: LazyState) -> tuple[Rows, types.Array, types.Array]:
+    """Returns what `_gather` returns of all states, without the copies of a gather."""
+    *rows, target = jnp.split(opt_state.rows, 4, axis=1)
+    return Rows(*rows), target, opt_state.updated
+
+
 def _up_to_date(
-    opt_state: LazyState, states: types.Array, count: types.Array, rules: LazyRules
+    stored: tuple[Rows, types.Array, types.Array], count: types.Array, rules: LazyRules
 ) -> tuple[Rows, types.Array, types.Array]:
-    """Returns the same as `_gather`, with rows as of update `count` and targets as of the last target copy."""
-    rows, target, updated = _gather(opt_state, states)
+    """Advances what `_gather` returns: rows to update `count`, targets to the last target copy."""
+    rows, target, updated = stored
     last_copy = count - count % rules.target_period
     caught_up = rules.advance(rows, updated, last_copy).value
     target = jnp.where((updated <= last_copy)[:, None], caught_up, target)
@@ -276,7 +310,7 @@ def update(
     batch = losses.with_prior_beliefs(batch, state.prior, network)
     transitions, tables = batch.transitions, rules.tables
     states = jnp.concatenate([transitions.o_tm1, transitions.o_t])
-    rows, target, updated = _up_to_date(state.opt_state, states, state.count, rules)
+    rows, target, updated = _up_to_date(_gather(state.opt_state, states), state.count, rules)
 
     def pair(x: types.Array) -> types.Array:  # gives every transition its own table of two rows: o_tm1 and o_t
         return jnp.stack([x[:batch_size], x[batch_size:]], axis=1)
@@ -304,12 +338,12 @@ def update(
         row_gradient, same, cpu=_squared_norm, default=_squared_norm_at_once
     )
     params, target_params, opt_state, rows = _step(state, rest_gradient, rows, row_gradient, squared_norm, rules)
-    packed = jnp.stack([rows.value, rows.mu, rows.nu, target], axis=1)
+    packed = jnp.stack([*rows, target], axis=1)
     # `updated` never exceeds `count`. The maximum makes the write depend on the read; otherwise XLA would copy the
     # array in every step of a loop.
     now = jnp.maximum(updated, state.count + 1)
     opt_state = LazyState(
-        opt_state, state.opt_state.rows.at[states].set(packed), state.opt_state.updated.at[states].set(now)
+        opt_state, _write(state.opt_state.rows, states, packed), state.opt_state.updated.at[states].set(now)
     )
     params = losses.propagate_nan(value, params)
     new_state = types.LearnerState(params, target_params, opt_state, state.prior, state.count + 1)
@@ -350,19 +384,18 @@ def apply_gradient(
         The state after the update.
     """
     del extra_args
-    num_rows = state.opt_state.rows.shape[0]
-    rows, target, _ = _up_to_date(state.opt_state, jnp.arange(num_rows), state.count, rules)
+    rows, target, _ = _up_to_date(_all(state.opt_state), state.count, rules)
     rest_gradient, row_gradient = rules.tables.split(gradient)
     squared_norm = optax.tree.norm(rest_gradient, squared=True) + jnp.sum(row_gradient**2)
     params, target_params, opt_state, rows = _step(state, rest_gradient, rows, row_gradient, squared_norm, rules)
-    packed = jnp.stack([rows.value, rows.mu, rows.nu, target], axis=1)
+    packed = jnp.concatenate([*rows, target], axis=1)
     opt_state = LazyState(opt_state, packed, jnp.full_like(state.opt_state.updated, state.count + 1))
     return types.LearnerState(params, target_params, opt_state, state.prior, state.count + 1)
 
 
 def whole_params(state: types.LearnerState, *, rules: LazyRules) -> types.Params:
     """Returns the online parameters with all rows up to date."""
-    rows, _, updated = _gather(state.opt_state, jnp.arange(state.opt_state.rows.shape[0]))
+    rows, _, updated = _all(state.opt_state)
     return rules.tables.join(state.params, rules.advance(rows, updated, state.count).value)
 
 

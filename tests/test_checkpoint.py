@@ -63,6 +63,15 @@ def test_other_trees_are_refused(tmp_path):
         checkpoint.load(path, {"y": jnp.zeros(2)})
 
 
+def test_axes_that_older_versions_kept_apart(tmp_path):
+    path, apart = tmp_path / "a.npz", jnp.arange(24.0).reshape(2, 3, 4)
+    checkpoint.save(path, {"x": apart}, {})
+    np.testing.assert_array_equal(checkpoint.load(path, {"x": jnp.zeros((2, 12))})["x"], apart.reshape(2, 12))
+    for shape in ((6, 4), (2, 11), (2, 4, 3), (2, 3, 2, 2), ()):
+        with pytest.raises(checkpoint.CheckpointError, match="has a different configuration"):
+            checkpoint.load(path, {"x": jnp.zeros(shape)})
+
+
 def test_damage_inside_is_found(tmp_path):
     path = tmp_path / "a.npz"
     checkpoint.save(path, {"x": jnp.arange(1000)}, {})
