@@ -1,8 +1,13 @@
-"""run_atari.py with scripted games in place of envpool's, whose frames and rewards show the actions taken."""
+"""run_atari.py with scripted games in place of envpool's, whose frames and rewards show the actions taken.
+
+Once curve.csv has as many rows as the file HOLD says, games stand still until that file is deleted: time to end a
+run in the middle.
+"""
 
 import os
 import pathlib
 import sys
+import time
 
 os.environ.setdefault("NPROC", "1")
 for _folder in ("", ".."):
@@ -18,6 +23,17 @@ from hyperagent_jax.experiment import driver  # noqa: E402
 SHAPE = (4, 36, 36)
 
 
+def num_rows(table):
+    """The number of rows of a csv file, 0 without one."""
+    return max(0, len(table.read_text().splitlines()) - 1) if table.exists() else 0
+
+
+def is_held():
+    hold = pathlib.Path(os.environ.get("HOLD", "none"))
+    logdir = [argument.partition("=")[2] for argument in sys.argv if argument.startswith("--logdir=")]
+    return hold.exists() and num_rows(pathlib.Path(*logdir) / "curve.csv") >= int(hold.read_text())
+
+
 class Games(fake_vector.FakeVector):
     """Games of random lengths that a seed determines."""
 
@@ -27,6 +43,11 @@ class Games(fake_vector.FakeVector):
         lengths = rng.integers(2, 12, (num_envs, 3))
         scripts = [[(int(n), kind) for n, kind in zip(row, kinds, strict=True)] for row in lengths]
         super().__init__(scripts, SHAPE, batch_size=batch_size)
+
+    def recv(self):
+        while is_held():
+            time.sleep(0.02)
+        return super().recv()
 
     def _advance(self, env):
         first, reward, *rest = super()._advance(env)

@@ -4,6 +4,7 @@ import csv
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -23,12 +24,13 @@ from hyperagent_jax.experiment import on_devices
 
 SCRIPTS = pathlib.Path(__file__).resolve().parent.parent / "experiments"
 GAMES = pathlib.Path(__file__).resolve().parent / "fake_hosts.py"
+SCALING = SCRIPTS.parent / "docs" / "scaling.md"
 FOUR = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=4"}
 
 
 def _run(*command, environment=FOUR):
     done = subprocess.run(
-        [sys.executable, *map(str, command)], capture_output=True, text=True, env=environment, timeout=1_000
+        [sys.executable, *map(str, command)], capture_output=True, text=True, env=environment, timeout=3_000
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -164,31 +166,61 @@ def make_parts():
     return agent, loss, types.Batch(transitions)
 
 
-def test_axis_name_gives_the_updates_of_the_whole_batch():
+def over_devices(kind, function):
+    """Lifts a function of one device to four, by one of jax's ways; everything has an axis of devices."""
+    if kind == "vmap":
+        return jax.jit(jax.vmap(function, axis_name="devices"))
+    if kind == "pmap":
+        return jax.pmap(function, axis_name="devices")
+
+    def of_one(*trees):
+        return jax.tree.map(lambda x: x[None], function(*jax.tree.map(lambda x: x[0], trees)))
+
+    mesh, spec = jax.sharding.Mesh(jax.devices(), ("devices",)), jax.P("devices")
+    return jax.jit(jax.shard_map(of_one, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False))
+
+
+def check_updates_of_parts(kind):
+    """100 updates with a quarter of the batch on each of four devices are those of the whole batch."""
     import optax
 
     agent, loss, batch = make_parts()
     whole = learner_lib.make_learner(agent.network, loss, optax.adam(1e-3))
     parts = learner_lib.make_learner(agent.network, loss, optax.adam(1e-3), axis_name="devices")
-    state = whole.init(jax.random.key(0))
     split = lambda tree: jax.tree.map(lambda x: x.reshape(4, -1, *x.shape[1:]), tree)  # noqa: E731
-
-    @jax.jit
-    def train(state):
-        def both(i, states):
-            noise = whole.draw(jax.random.fold_in(jax.random.key(1), i), BATCH)
-            one, _ = whole.update(states[0], batch, noise)
-            update = jax.vmap(parts.update, (0, 0, 0), axis_name="devices")
-            four, _ = update(states[1], split(batch), split(noise))
-            return one, four
-
-        four = jax.tree.map(lambda x: jnp.broadcast_to(x, (4, *x.shape)), state)
-        return jax.lax.fori_loop(0, 100, both, (state, four))
-
-    one, four = train(state)
-    for x, y in zip(jax.tree.leaves(one.params), jax.tree.leaves(four.params), strict=True):
+    update_whole, update_parts = jax.jit(whole.update), over_devices(kind, parts.update)
+    one = before = whole.init(jax.random.key(0))
+    four = jax.tree.map(lambda x: jnp.broadcast_to(x, (4, *x.shape)), one)
+    for i in range(100):
+        noise = whole.draw(jax.random.fold_in(jax.random.key(1), i), BATCH)
+        one, _ = update_whole(one, batch, noise)
+        four, _ = update_parts(four, split(batch), split(noise))
+    for start, x, y in zip(*(jax.tree.leaves(state.params) for state in (before, one, four)), strict=True):
+        assert len(y.sharding.device_set) == (1 if kind == "vmap" else 4)
+        y = np.asarray(y)
         np.testing.assert_array_equal(y, np.broadcast_to(y[:1], y.shape))  # all devices agree
         np.testing.assert_allclose(y[0], x, rtol=1e-5, atol=1e-5)
+        assert np.max(np.abs(x - start)) > 1e-2
+
+
+def check_documented_loop():
+    """The code of docs/scaling.md on four devices."""
+    (code,), names = re.findall(r"```python\n(.*?)```", SCALING.read_text(encoding="utf-8"), re.DOTALL), {}
+    exec(code, names)
+    leaves = jax.tree.leaves(names["state"].params)
+    assert all(len(leaf.sharding.device_set) == 4 and leaf.is_fully_replicated for leaf in leaves)
+    assert int(names["state"].count) == 1 and np.isfinite(names["mean_loss"])
+
+
+def test_axis_name_gives_the_updates_of_the_whole_batch():
+    check_updates_of_parts("vmap")
+
+
+def test_loops_of_ones_own_on_four_devices():
+    path = [str(GAMES.parent), os.environ.get("PYTHONPATH", "")]
+    environment = {**FOUR, "PYTHONPATH": os.pathsep.join(filter(None, path))}
+    checks = ["check_updates_of_parts('pmap')", "check_updates_of_parts('shard_map')", "check_documented_loop()"]
+    _run("-c", "\n".join(["from test_devices import *", *checks]), environment=environment)
 
 
 def test_axis_name_draws_other_indices_on_every_device():

@@ -1,11 +1,13 @@
 """One run in several processes, over the loopback interface, with scripted games."""
 
+import contextlib
 import csv
 import dataclasses
 import hashlib
 import os
 import pathlib
 import queue
+import random
 import signal
 import socket
 import subprocess
@@ -120,9 +122,12 @@ def play_in_threads(size):
 
 
 def free_port():
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
+    """A port that nobody uses, and that no system gives to a connection until process 0 listens there."""
+    for port in random.sample(range(20_000, 32_000), 100):
+        with socket.socket() as one, contextlib.suppress(OSError):
+            one.bind(("127.0.0.1", port))
+            return port
+    raise RuntimeError("no port is free")
 
 
 def start(command, size=2, **environment):
@@ -141,7 +146,7 @@ def start(command, size=2, **environment):
     ]
 
 
-def finish(processes, timeout=500):
+def finish(processes, timeout=1_000):
     return [(*process.communicate(timeout=timeout), process.returncode) for process in processes]
 
 
@@ -157,7 +162,7 @@ def main(mode, *flags):
             print(play(group))
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(3000)
 @pytest.mark.slow
 def test_two_processes_are_one_process_with_two_devices():
     """Learner, replays, actions and counters, bit for bit; with priorities and |D| of both replays."""
@@ -334,7 +339,7 @@ ARGUMENTS = [
     "--replay_capacity=100",
     "--priority_fraction=0.5",
     "--num_envs=4",
-    "--steps=300",
+    "--steps=400",
     "--eval_every=100",
     "--eval_episodes=3",
     "--final_eval_episodes=3",
@@ -348,6 +353,11 @@ def rows(folder):
     return [[{k: v for k, v in row.items() if k not in timed} for row in table] for table in tables]
 
 
+def seconds_to_leave():
+    """Ten on a machine that is idle."""
+    return 10 * max(1, os.getloadavg()[0] / os.cpu_count())
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(3000)
 def test_killed_equals_unbroken(tmp_path):
@@ -358,23 +368,21 @@ def test_killed_equals_unbroken(tmp_path):
     files = {file.name for file in (unbroken / "checkpoints").iterdir()}
     assert files == {"Pong_seed_0_best.npz"}
     command = [SCRIPT, *ARGUMENTS, f"--logdir={broken}", "--resume"]
-    curve, checkpoints = broken / "curve.csv", broken / "checkpoints"
-    for lost, sign, num_rows, seconds in (
-        (1, signal.SIGKILL, 1, 600),
-        (0, signal.SIGKILL, 1, 0),
-        (1, signal.SIGTERM, 2, 600),
+    hold = tmp_path / "hold"
+    for num_rows, (lost, sign, seconds) in enumerate(
+        [(1, signal.SIGKILL, 600), (0, signal.SIGKILL, 0), (1, signal.SIGTERM, 600)], 1
     ):
-        processes = start([*command, f"--checkpoint_seconds={seconds}"])
-        before = set(checkpoints.glob("*.npz")) if checkpoints.exists() else set()
-        while not curve.exists() or len(curve.read_text().splitlines()) < 1 + num_rows:
+        hold.write_text(str(num_rows))
+        before = set(broken.glob("checkpoints/*.npz"))
+        processes = start([*command, f"--checkpoint_seconds={seconds}"], HOLD=str(hold))
+        while fake_hosts.num_rows(broken / "curve.csv") < num_rows:
             assert all(process.poll() is None for process in processes), finish(processes)
             time.sleep(0.02)
-        if seconds == 0:
-            while set(checkpoints.glob("*.npz")) <= before:
-                time.sleep(0.02)
+        assert seconds or set(broken.glob("checkpoints/*.npz")) - before
         os.kill(processes[lost].pid, sign)
         if sign == signal.SIGKILL:
-            processes[1 - lost].wait(timeout=10)  # what it knows is on file by then
+            processes[1 - lost].wait(timeout=seconds_to_leave())  # what it knows is on file by then
+        hold.unlink()
         ended = finish(processes)
         if sign == signal.SIGTERM:
             assert [code for *_, code in ended] == [130, 130], ended

@@ -255,11 +255,35 @@ def test_what_ends_the_start_of_ray(tmp_path, monkeypatch):
 @pytest.mark.parametrize("form, kind", [("127.0.0.1:{}", "ConnectionRefusedError"), ("ray://[::1]:{}", "")])
 def test_an_address_where_nobody_listens_is_refused_at_once(form, kind, tmp_path):
     on_ray = launching.load("on_ray", {})
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    address = form.format(port)
-    with pytest.raises(errors.UserError, match=rf"^cannot connect to --ray_address={re.escape(address)}: {kind}"):
-        on_ray._start(2, launching.ClusterSettings(str(tmp_path), address))
+    with socket.socket() as bound:  # nobody else gets the port, and a socket that does not listen refuses
+        bound.bind(("127.0.0.1", 0))
+        address = form.format(bound.getsockname()[1])
+        message = rf"^cannot connect to --ray_address={re.escape(address)}: {kind}"
+        with pytest.raises(errors.UserError, match=message):
+            on_ray._start(2, launching.ClusterSettings(str(tmp_path), address))
+
+
+@pytest.mark.skipif(not find_spec("ray"), reason="needs ray")
+@pytest.mark.parametrize("gpus, fraction", [(0.25, "0.225"), (1, None), (0, None)])
+def test_jobs_that_share_a_gpu_share_its_memory(gpus, fraction, tmp_path, monkeypatch):
+    on_ray = launching.load("on_ray", {})
+    options, submitted = [], []
+
+    class Remote:
+        def remote(self, *arguments):
+            submitted.append(arguments)
+            return object()
+
+    def remote(**given):
+        options.append(given)
+        return lambda function: Remote()
+
+    monkeypatch.setattr(on_ray.ray, "remote", remote)
+    settings = launching.ClusterSettings(str(tmp_path), gpus_per_task=gpus, environment={"NPROC": "1"})
+    on_ray._Ray(work, True, settings).submit(0, [])
+    assert options[0]["num_gpus"] == gpus
+    environment = submitted[-1][-1]
+    assert environment["NPROC"] == "1" and environment.get("XLA_PYTHON_CLIENT_MEM_FRACTION") == fraction
 
 
 @pytest.mark.skipif(not find_spec("ray"), reason="needs ray")
@@ -304,6 +328,6 @@ launching.load("on_ray", {{}}).run_tasks(print, [0], 1, print, print, settings=s
 """
     environment = {**os.environ, "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "1"}
     done = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=1_000
     )
     assert "UserError: a Ray started here would be open to other machines" in done.stderr
