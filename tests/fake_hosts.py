@@ -31,7 +31,10 @@ def num_rows(table):
 def is_held():
     hold = pathlib.Path(os.environ.get("HOLD", "none"))
     logdir = [argument.partition("=")[2] for argument in sys.argv if argument.startswith("--logdir=")]
-    return hold.exists() and num_rows(pathlib.Path(*logdir) / "curve.csv") >= int(hold.read_text())
+    try:
+        return num_rows(pathlib.Path(*logdir) / "curve.csv") >= int(hold.read_text())
+    except FileNotFoundError:
+        return False
 
 
 class Games(fake_vector.FakeVector):

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 import time
+import types
 
 import fake_hosts
 import jax
@@ -27,6 +28,7 @@ from hyperagent_jax import sharding
 from hyperagent_jax.agents import atari_presets as presets
 from hyperagent_jax.experiment import base
 from hyperagent_jax.experiment import distributed
+from hyperagent_jax.experiment import driver
 from hyperagent_jax.experiment import shared_atari
 from hyperagent_jax.runners import shared
 
@@ -292,6 +294,14 @@ def test_a_process_that_is_gone_ends_the_others(lost, connected):
     )
 
 
+@pytest.mark.parametrize("is_told", [False, True])
+def test_a_stop_of_another_process_is_a_stop(is_told, monkeypatch):
+    group = types.SimpleNamespace(is_told_to_stop=is_told)
+    monkeypatch.setattr(distributed, "current", lambda: group)
+    plan, display = types.SimpleNamespace(tasks=[]), types.SimpleNamespace(on_event=print)
+    assert driver._launch(plan, [], 1, 0, display) is not is_told
+
+
 def test_the_newest_round_of_which_all_have_a_checkpoint(tmp_path):
     """Process 1 was killed before it could write its second checkpoint."""
     task = base.Task("atari", "ddqn", SharedConfig(), SharedConfig(), (0,), folder=str(tmp_path))
@@ -386,7 +396,7 @@ def test_killed_equals_unbroken(tmp_path):
         ended = finish(processes)
         if sign == signal.SIGTERM:
             assert [code for *_, code in ended] == [130, 130], ended
-            assert "--resume continues from here" in ended[0][1]
+            assert "repeat the command with --resume" in ended[0][1]
         else:
             _, err, code = ended[1 - lost]
             assert code == 1 and f"process {lost} of 2 was lost" in err and "Traceback" not in err

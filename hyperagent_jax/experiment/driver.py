@@ -252,7 +252,8 @@ def _launch(
     """Runs tasks with the launcher that the flags select; returns whether all of them ran."""
     if (group := distributed.current()) is not None:
         function = distributed.leading(group, plan.tasks, run_task)
-        return workers.run_tasks(function, tasks, 1, display.on_event)
+        completed = workers.run_tasks(function, tasks, 1, display.on_event)
+        return completed and not group.is_told_to_stop  # by a signal to another process
     launcher = cli.launcher()
     environment: Mapping[str, str] = {}
     if launcher == "devices":
