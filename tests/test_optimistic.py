@@ -34,7 +34,7 @@ def make_agent(spec=STATES, **settings):
 def disturbed(variables, seed=1):
     """Variables with noise in all parameters but the threshold."""
     rng = np.random.default_rng(seed)
-    params = jax.tree.map(lambda x: jnp.float32(x + 0.1 * rng.normal(size=x.shape)), variables.params)
+    params = jax.tree.map(lambda x: np.float32(x + 0.1 * rng.normal(size=x.shape)), variables.params)
     params["explore"]["threshold"] = variables.params["explore"]["threshold"]
     return variables._replace(params=params)
 
@@ -68,15 +68,16 @@ def in_numpy(tree):
 
 def test_values_equal_numpy():
     network = make_agent().network
-    variables = disturbed(network.init(make_key(0)))
+    variables = disturbed(jax.jit(network.init)(make_key(0)))
+    apply = jax.jit(network.apply)
     for threshold in (0.0, 3.0, -1.0):
         variables.params["explore"]["threshold"] = jnp.float32(threshold)
         expected = in_numpy(variables)
         for state in (0, 7):
-            explore = network.apply(variables, jnp.array(state), jnp.array([0.1, 0.9, 0.0, -0.4]))
+            explore = apply(variables, jnp.array(state), jnp.array([0.1, 0.9, 0.0, -0.4]))
             np.testing.assert_allclose(explore, numpy_explore(expected, state), rtol=1e-4, atol=1e-5)
             for index in ([0.9, 0.1, 0.0, -0.4], [0.0, 0.0, 0.0, 0.0]):  # the first is the largest, or none is
-                exploit = network.apply(variables, jnp.array(state), jnp.array(index))
+                exploit = apply(variables, jnp.array(state), jnp.array(index))
                 np.testing.assert_allclose(exploit, numpy_parts(expected, state)[2], rtol=1e-4, atol=1e-5)
 
 
@@ -84,28 +85,28 @@ def test_values_equal_numpy():
 def test_share_of_the_episodes_that_exploit(share):
     agent = make_agent(exploit_share=share, exploit_above=0.0)
     network = agent.network
-    variables = disturbed(network.init(make_key(0)))
+    variables = disturbed(jax.jit(network.init)(make_key(0)))
     indices = network.index.sample(make_key(1), (4_000,))
-    values = jax.vmap(network.apply, (None, None, 0))(variables, jnp.array(3), indices)
+    values = jax.jit(jax.vmap(network.apply, (None, None, 0)))(variables, jnp.array(3), indices)
     exploits = np.all(np.isclose(values, numpy_parts(in_numpy(variables), 3)[2], rtol=1e-4, atol=1e-5), axis=1)
     assert np.mean(exploits) == pytest.approx(share, abs=4 * np.sqrt(0.25 / 4_000))
 
 
 def test_it_exploits_only_where_something_is_at_stake():
-    variables = disturbed(make_agent().network.init(make_key(0)))
+    variables = disturbed(jax.jit(make_agent().network.init)(make_key(0)))
     expected = in_numpy(variables)
     state, chosen, evaluated = jnp.array(3), jnp.array([0.9, 0.1, 0.0, -0.4]), jnp.zeros(4)
     exploit = numpy_parts(expected, 3)[2]
     at_stake = np.max(np.abs(exploit))
     for factor, acting in ((0.99, exploit), (1.01, numpy_explore(expected, 3, unknown_value=2.0))):
-        network = make_agent(exploit_above=factor * at_stake / 2, unknown_value=2.0).network
-        np.testing.assert_allclose(network.apply(variables, state, chosen), acting, rtol=1e-4, atol=1e-5)
-        np.testing.assert_allclose(network.apply(variables, state, evaluated), exploit, rtol=1e-4, atol=1e-5)
+        apply = jax.jit(make_agent(exploit_above=factor * at_stake / 2, unknown_value=2.0).network.apply)
+        np.testing.assert_allclose(apply(variables, state, chosen), acting, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(apply(variables, state, evaluated), exploit, rtol=1e-4, atol=1e-5)
 
 
 def test_evaluation_and_posterior_are_of_the_exploiting_network():
     agent = make_agent()
-    variables = disturbed(agent.network.init(make_key(0)))
+    variables = disturbed(jax.jit(agent.network.init)(make_key(0)))
     expected = in_numpy(variables)
     observations = jnp.arange(12)
     mean, std = posterior.mean_and_std(agent.network, variables, observations)
@@ -118,7 +119,7 @@ def test_evaluation_and_posterior_are_of_the_exploiting_network():
 @pytest.mark.parametrize("greedy_in", ["sample", "mean", "majority"])
 def test_policy_exploits(greedy_in):
     agent = make_agent()
-    variables = disturbed(agent.network.init(make_key(0)))
+    variables = disturbed(jax.jit(agent.network.init)(make_key(0)))
     play = policy.Policy(agent, variables, make_key(2), greedy_in)
     for state in range(12):
         assert play(np.int32(state)) == np.argmax(numpy_parts(in_numpy(variables), state)[2])
@@ -140,11 +141,13 @@ def make_batch(agent, seed=0):
 
 def test_loss_equals_numpy():
     agent = make_agent(sigma=0.3, residual=0.5, least_optimism=0.0)
-    state = agent.learner.init(make_key(0))
+    state = jax.jit(agent.learner.init)(make_key(0))
     variables = disturbed(types.Variables(state.params, state.prior))
     target = disturbed(types.Variables(state.target_params, state.prior), seed=2)
     batch, noise = make_batch(agent), agent.learner.draw(make_key(1), 16)
-    (_, losses), _ = agent.learner.value_and_grad(variables.params, target.params, state.prior, batch, noise)
+    (_, losses), _ = jax.jit(agent.learner.value_and_grad)(
+        variables.params, target.params, state.prior, batch, noise
+    )
     online, target = in_numpy(variables), in_numpy(target)
     t = batch.transitions
     for i in range(16):
@@ -162,13 +165,13 @@ def test_loss_equals_numpy():
 def test_threshold_follows_the_optimism_and_changes_nothing_else():
     limits = dict(known_below=0.96, unknown_above=1.16, unknown_value=2.0)
     moving, fixed = (make_agent(least_optimism=least, **limits) for least in (0.25, 0.0))
-    state = moving.learner.init(make_key(0))
+    state = jax.jit(moving.learner.init)(make_key(0))
     params = disturbed(types.Variables(state.params, state.prior)).params
     batch, noise = make_batch(moving), moving.learner.draw(make_key(1), 16)
 
     def gradient_of(agent, threshold):
         params["explore"]["threshold"] = jnp.float32(threshold)
-        result = agent.learner.value_and_grad(params, state.target_params, state.prior, batch, noise)
+        result = jax.jit(agent.learner.value_and_grad)(params, state.target_params, state.prior, batch, noise)
         (value, losses), gradient = result
         return value, losses, {**gradient["explore"]}.pop("threshold"), gradient
 
@@ -278,7 +281,7 @@ def test_rmax_is_what_explores():
     config = agents.CONFIGS["hyperagent_optimistic"](hidden_sizes=(8, 5), least_optimism=0.0, exploit_share=0.0)
     agent = optimistic.make_agent(config, STATES)
     inner = hyperagent_rmax.make_agent(config, STATES)
-    variables = disturbed(agent.network.init(make_key(0)))
+    variables = disturbed(jax.jit(agent.network.init)(make_key(0)))
     explore = {k: v for k, v in variables.params["explore"].items() if k != "threshold"}
     index = jnp.array([0.5, 0.1, 0.2, 0.3])
     for state in (1, 5):

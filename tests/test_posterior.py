@@ -17,8 +17,8 @@ def identity(x):
 
 def trained(network, seed=0):
     """Variables with noise, so that nothing is zero."""
-    rng, variables = np.random.default_rng(seed), network.init(jax.random.key(seed))
-    noisy = jax.tree.map(lambda x: jnp.float32(x + 0.3 * rng.normal(size=x.shape)), variables.params)
+    rng, variables = np.random.default_rng(seed), jax.jit(network.init)(jax.random.key(seed))
+    noisy = jax.tree.map(lambda x: np.float32(x + 0.3 * rng.normal(size=x.shape)), variables.params)
     return variables._replace(params=noisy)
 
 
@@ -78,7 +78,8 @@ def test_nonlinear_networks_are_sampled(make):
     key = jax.random.key(3)
     mean, std = hx.posterior.mean_and_std(network, variables, OBSERVATIONS, key=key, num_samples=7)
     indices = network.index.sample(key, (7,))
-    values = np.array([[network.apply(variables, o, xi) for o in OBSERVATIONS] for xi in indices])
+    apply = jax.vmap(jax.vmap(network.apply, (None, 0, None)), (None, None, 0))
+    values = np.asarray(jax.jit(apply)(variables, OBSERVATIONS, indices))
     np.testing.assert_allclose(mean, values.mean(axis=0), rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(std, values.std(axis=0, ddof=1), rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(

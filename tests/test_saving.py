@@ -30,9 +30,15 @@ for greedy_in in ("sample", "mean", "majority"):
 """
 
 
+def make_variables(agent):
+    """Random numbers in the shapes of the agent's variables: its own would have to be compiled."""
+    rng, shapes = np.random.default_rng(0), jax.eval_shape(agent.network.init, jax.random.key(0))
+    return jax.tree.map(lambda x: jnp.asarray(rng.normal(size=x.shape), x.dtype), shapes)
+
+
 def test_another_process_acts_the_same(tmp_path):
     agent = hx.agents.make("hyperagent_ois", STATES, index_dim=3, **SMALL)
-    variables = agent.network.init(jax.random.key(2))
+    variables = make_variables(agent)
     hx.save_agent(tmp_path / "agent.npz", agent, variables)
     done = subprocess.run(
         [sys.executable, "-c", ACT, str(tmp_path / "agent.npz")],
@@ -53,7 +59,7 @@ def test_another_process_acts_the_same(tmp_path):
 @pytest.mark.parametrize("name", hx.agents.CONFIGS)
 def test_every_agent_is_what_it_was(name, tmp_path):
     agent = hx.agents.make(name, ARRAYS, **SMALL)
-    variables = agent.network.init(jax.random.key(2))
+    variables = make_variables(agent)
     hx.save_agent(tmp_path / "agent", agent, variables)
     loaded, read = hx.load_agent(tmp_path / "agent")
     assert (loaded.name, loaded.config, loaded.spec) == (name, agent.config, ARRAYS)
@@ -72,7 +78,7 @@ def test_errors_of_files(tmp_path):
     with pytest.raises(ValueError, match="was not written by save_agent"):
         hx.load_agent(tmp_path / "run")
     agent = hx.agents.make("ddqn", ARRAYS, **SMALL)
-    variables = agent.network.init(jax.random.key(0))
+    variables = make_variables(agent)
     hx.save_agent(tmp_path / "agent", agent, variables)
     facts = checkpoint.load_facts(tmp_path / "agent")
     for changed, message in (
@@ -89,9 +95,9 @@ def test_errors_of_files(tmp_path):
 def test_errors_of_saving(tmp_path):
     agent, other = (hx.agents.make("ddqn", ARRAYS, **{**SMALL, "hidden_sizes": (n,)}) for n in (5, 6))
     with pytest.raises(ValueError, match="use agent.learner.variables"):
-        hx.save_agent(tmp_path / "agent", agent, other.network.init(jax.random.key(0)))
+        hx.save_agent(tmp_path / "agent", agent, make_variables(other))
     with pytest.raises(ValueError, match="only agents from agents.make"):
-        hx.save_agent(tmp_path / "agent", agent._replace(name=""), agent.network.init(jax.random.key(0)))
+        hx.save_agent(tmp_path / "agent", agent._replace(name=""), make_variables(agent))
     assert not list(tmp_path.iterdir())
 
 
@@ -99,7 +105,7 @@ def test_errors_of_saving(tmp_path):
 def test_policy_follows_evaluation(name):
     """It acts as the agent's evaluation actor does, step by step, with its rules for indices."""
     agent = hx.agents.make(name, STATES, index_dim=3, **SMALL)
-    variables, key = agent.network.init(jax.random.key(2)), jax.random.key(5)
+    variables, key = make_variables(agent), jax.random.key(5)
     actor = agent.evaluation_actor
 
     @jax.jit
@@ -124,7 +130,7 @@ def test_policy_follows_evaluation(name):
 @pytest.mark.parametrize("name", ["hyperagent", "ensemble_plus", "hyperagent_rmax", "hypermodel", "ddqn"])
 def test_policy_in_the_mean(name):
     agent = hx.agents.make(name, STATES, **SMALL)
-    variables = agent.network.init(jax.random.key(2))
+    variables = make_variables(agent)
     policy = hx.Policy(agent, variables, jax.random.key(5), greedy_in="mean")
     for state in range(12):
         if agent.network.is_linear:
@@ -139,7 +145,7 @@ def test_policy_of_the_majority():
     agent = hx.agents.make("bootdqn", hx.EnvironmentSpec(2, (), 12), index_dim=3, **SMALL)
     coefficients = jnp.array([[0.0, 0.0, 9.0, 0.0], [1.0, 1.0, 1.0, 0.0]])
     agent = agent._replace(network=agent.network._replace(posterior=lambda params, o, prior: coefficients))
-    variables = agent.network.init(jax.random.key(2))
+    variables = make_variables(agent)
     taken = {
         greedy_in: [
             hx.Policy(agent, variables, jax.random.key(seed), greedy_in)(np.int32(0)) for seed in range(20)
@@ -152,7 +158,7 @@ def test_policy_of_the_majority():
 
 def test_policy_refuses_what_it_was_not_made_for():
     agent = hx.agents.make("hyperagent", ARRAYS, **SMALL)
-    variables = agent.network.init(jax.random.key(0))
+    variables = make_variables(agent)
     with pytest.raises(ValueError, match="greedy_in must be one of sample, mean, majority, got 'max'"):
         hx.Policy(agent, variables, jax.random.key(0), "max")
     with pytest.raises(ValueError, match=r"observations must be \[4\], got \[1, 4\]"):
