@@ -14,6 +14,7 @@ import common  # isort: skip  # noqa: F401  (sets the environment that jax reads
 
 from absl import flags
 import jax
+import numpy as np
 
 from hyperagent_jax import config as config_lib
 from hyperagent_jax import errors
@@ -37,6 +38,7 @@ FLAGS = flags.FLAGS
 # The chain's agents have 50 features per state, learned and fixed.
 _CHAIN_FLOATS = 100
 _SMALLER = "lower its numbers of states, seeds, samples, transitions, episodes or indices, or --index_dim"
+_NOT_FINITE = ("nan", "inf", "-inf")
 flags.DEFINE_string("logdir", "logs/tabular", "Folder of the results, with a subfolder for every command.")
 flags.DEFINE_bool("overwrite", False, "Delete existing results first.")
 
@@ -78,19 +80,28 @@ def _run(name: str, config: Any) -> None:
         str(folder), fingerprint.make(identity, config=config), resume=None, overwrite=FLAGS.overwrite
     )
     try:
-        tables = STUDIES[name].run(config)
+        with np.errstate(over="ignore", invalid="ignore"):  # is told below
+            tables = STUDIES[name].run(config)
     except (RuntimeError, MemoryError) as error:
         if not host_memory.is_shortage(error):
             raise
         raise errors.UserError(f"{name} does not fit in memory: {_SMALLER}") from error
     if not all(tables.values()):
         raise errors.UserError(f"{name}: these settings leave nothing to run")
-    for table, rows in tables.items():
-        # Floats with six digits, the precision of float32.
-        rows = [
+    # Floats with six digits, the precision of float32.
+    texts = {
+        table: [
             {x: y if isinstance(y, bool | int | str) else f"{float(y):.6g}" for x, y in row.items()}
             for row in rows
         ]
+        for table, rows in tables.items()
+    }
+    for table, rows in texts.items():
+        if any(y in _NOT_FINITE for row in rows for y in row.values()):
+            raise errors.UserError(
+                f"{name}: {table} would have numbers that are not finite: give less extreme settings"
+            )
+    for table, rows in texts.items():
         results.write_csv(folder / f"{table}.csv", rows[0], rows)
         if name == "bench":  # it has no picture
             for row in rows:

@@ -29,6 +29,7 @@ os.environ.setdefault("NPROC", "1")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import breaking  # isort: skip
+import conftest  # isort: skip  # noqa: F401  (sets the environment that jax reads)
 
 LEARNER = ["--agent=ddqn", "--hidden_sizes=8", "--batch_size=8"]
 COMMON = ["--noprogress", "--checkpoint_seconds=0"]
@@ -404,9 +405,11 @@ class Record:
         return table
 
 
-def _prepare(folder: pathlib.Path) -> None:
-    """Imports what scripts would each import, and has them share compiled programs."""
-    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(folder / "cache"))
+def _prepare() -> None:
+    """Imports what scripts would each import, and has them share compiled programs with later fault tests."""
+    # Next to those of the tests: a kill may leave half a program.
+    programs = pathlib.Path(os.environ["JAX_COMPILATION_CACHE_DIR"])
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = str(programs.with_name(f"fault_{programs.name}"))
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
     sys.path.insert(0, str(breaking.ROOT))
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(breaking.ROOT), os.environ.get("PYTHONPATH")]))
@@ -482,12 +485,13 @@ class Runner:
         left = [(line, numbers) for line in chosen if (numbers := self._waiting(line))]
         # Lines advance alike, so that none has far fewer trials than another whenever this ends.
         for line, numbers in sorted(left, key=lambda one: -len(one[1]) / one[0].trials):
-            command, answer = tuple(line.case.local), self._bench.new_folder()
+            command = tuple(line.case.local)
             if self._bench.knows(command):
-                self._lanes[line, numbers[0]] = _Lane(answer, self._try, line, numbers[0])
+                work = line, numbers[0]
+                self._lanes[work] = _Lane(self._bench.new_folder(), self._try, *work)
                 return True
             if command not in self._lanes:
-                self._lanes[command] = _Lane(answer, self._bench.unbroken, command)
+                self._lanes[command] = _Lane(self._bench.new_folder(), self._bench.unbroken, command)
                 return True
         return False
 
@@ -529,7 +533,7 @@ def main() -> int:
     # Not one that deletes itself: scripts that are forked would do so when they end.
     folder = pathlib.Path(tempfile.mkdtemp(prefix="hyperagent_jax_faults_"))
     try:
-        _prepare(folder)
+        _prepare()
         record = Record(arguments.out, arguments.seed)
         bench = Bench(folder, arguments.kinds.split(","))
         every = lines(bench, arguments.trials, can_mount(folder))

@@ -328,6 +328,10 @@ def test_the_script_writes_tables_picture_and_configuration(tmp_path):
     assert "num_samples 200" in text and "run_tabular.py propagation" in text and "56 rows" in text
     refused = _run(*arguments)
     assert refused.returncode == 2 and "already holds a run" in refused.stderr
+    refused = _run("propagation", "--num_samples=2", "--sigma=3e38", f"--logdir={tmp_path / 'extreme'}")
+    assert refused.returncode == 2 and refused.stderr == (
+        "error: propagation: results would have numbers that are not finite: give less extreme settings\n"
+    )
 
 
 def test_uncertainty_is_drawn_where_there_is_none(tmp_path):
