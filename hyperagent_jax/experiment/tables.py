@@ -69,7 +69,7 @@ class Tables:
             if problem := self._problem(name, row):
                 raise _damaged(self._directory, name, number, problem)
 
-    def _problem(self, name: str, row: Mapping[str, str]) -> str:
+    def _problem(self, name: str, row: dict[str, str]) -> str:
         """Returns why this library cannot have written a row of a table; blank if it can."""
         plan = self._plan
         task, keys = plan.tasks[0], plan.key_fields
