@@ -57,6 +57,8 @@ INPUTS = [
     ("atari", "--game=Pong --checkpoint_seconds=inf", ""),
     ("atari", "--game=Pong --steps=1000000000000000", ""),
     ("atari", "--game=Pong --hidden_sizes=1000000000", STATE),
+    ("atari", "--game=Pong --max_frames=10000000000", r"--max_frames must be less than 2\*\*31, got 10+$"),
+    ("jax", "--env=explore/chain_20 --eval_max_steps=10000000000", r"--eval_max_steps must be less than 2\*\*31"),
     (
         "atari",
         "--game=Pong --process_id=1",
@@ -72,7 +74,7 @@ INPUTS = [
     ("bsuite", "--bsuite_id=catch/0 --replay_capacity=1000000000000000000", ""),
     ("bsuite", "--bsuite_id=catch/0 --num_ois=1000000000", f"{MEMORY}--num_ois or --index_dim$"),
 ]
-SCRIPTS = ("deepsea", "atari", "bsuite")
+SCRIPTS = ("deepsea", "atari", "bsuite", "jax")
 
 
 @pytest.fixture(scope="module")

@@ -75,6 +75,7 @@ class Protocol:
     def __post_init__(self) -> None:
         checks.positive(self, "steps", "num_envs", "eval_every", "eval_episodes", "final_eval_episodes")
         policy.check(self.eval_policy, "eval_policy")
+        checks.counts(self, "max_frames")
         if self.max_frames < atari.FRAME_SKIP:
             raise ValueError(f"max_frames must be at least {atari.FRAME_SKIP}, got {self.max_frames}")
         if not 0 <= self.eval_epsilon <= 1:

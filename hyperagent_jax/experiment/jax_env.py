@@ -55,7 +55,8 @@ class Protocol:
     eval_policy: str = "sample"
 
     def __post_init__(self) -> None:
-        checks.positive(self, "steps", "num_envs", "eval_every", "eval_episodes", "eval_max_steps")
+        checks.positive(self, "steps", "num_envs", "eval_every", "eval_episodes")
+        checks.counts(self, "eval_max_steps")
         policy.check(self.eval_policy, "eval_policy")
         if self.steps >= 2**31:
             raise ValueError(f"steps must be less than 2**31, got {self.steps}")
