@@ -1,11 +1,16 @@
 """Wrong command lines of a script, many for one import: a process that has imported the package forks for each."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+import contextlib
 import csv
 import json
+import os
 import pathlib
+import shutil
+import signal
 import subprocess
 import sys
+import time
 
 # As the scripts do, it imports `common` first. It uses jax for nothing, which would start threads.
 _STARTER = """
@@ -28,7 +33,9 @@ for i, arguments in enumerate(cases):
 
 
 def rows(path: pathlib.Path) -> list[dict[str, str]]:
-    """Returns the rows of a csv file."""
+    """Returns the rows of a csv file; none if there is no file."""
+    if not path.exists():
+        return []
     with open(path, newline="") as f:
         return list(csv.DictReader(f))
 
@@ -55,3 +62,31 @@ def check_errors(
         assert code == "2" and line.count("\n") == 1, (arguments, line)
         assert line.startswith("error: ") and message in line, (arguments, line)
     assert not (folder / "run").exists()
+
+
+def kill_in_the_middle(
+    command: Sequence[str], folder: pathlib.Path, is_in_the_middle: Callable[[], bool], attempts: int = 5
+) -> None:
+    """Starts a run and kills all of its processes with -9 in the middle.
+
+    On a busy machine a run can be past the middle before this process looks at it; it is then deleted and started
+    again.
+
+    Args:
+        command: a script with --logdir and --resume.
+        folder: its --logdir, which does not exist yet.
+        is_in_the_middle: says from the run's files whether this is the moment; must hold after the kill, too.
+        attempts: how often the run is started.
+    """
+    for _ in range(attempts):
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True)
+        deadline = time.monotonic() + 200
+        while time.monotonic() < deadline and process.poll() is None and not is_in_the_middle():
+            time.sleep(0.005)
+        with contextlib.suppress(ProcessLookupError):  # it has ended
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        if is_in_the_middle():
+            return
+        shutil.rmtree(folder, ignore_errors=True)
+    raise AssertionError(f"none of {attempts} runs was caught in the middle")

@@ -73,7 +73,7 @@ def test_what_cannot_be_compiled_is_one_line_and_deletes_nothing(tmp_path):
     folder.mkdir()
     (folder / "bench.csv").write_text("program\n")
     expected = {
-        ("--targets=gpu",): "--targets has no 'gpu'; choose some of cpu, tpu, cuda",
+        ("--targets=gpu",): "--targets has no 'gpu'; choose from cpu, tpu, cuda",
         ("--programs=chess",): "--programs has none of deepsea 20, ",
     }
     if not find_spec("libtpu"):

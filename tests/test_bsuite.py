@@ -1,13 +1,10 @@
 """bsuite: ids, environments, exact resume, sweeps that survive kill -9, one line for bad input."""
 
 import dataclasses
-import os
 import pathlib
 import shlex
-import signal
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
@@ -222,17 +219,12 @@ def test_killed_and_resumed_equals_unbroken(tmp_path):
     done = _script(*options, f"--logdir={unbroken}", "--num_workers=1")
     assert done.returncode == 0, done.stderr
     options += [f"--logdir={broken}", "--num_workers=2", "--checkpoint_seconds=0", "--resume"]
-    process = subprocess.Popen(_command(*options), stdout=subprocess.DEVNULL, start_new_session=True)
-    deadline = time.monotonic() + 200
-    while time.monotonic() < deadline:
-        has_row = (broken / "results.csv").exists() and len(scripts.rows(broken / "results.csv")) > 0
-        if has_row and list(broken.glob("checkpoints/*.npz")):
-            break
-        time.sleep(0.005)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+
+    def is_in_the_middle():
+        return 1 <= len(scripts.rows(broken / "results.csv")) < 3 and any(broken.glob("checkpoints/*.npz"))
+
+    scripts.kill_in_the_middle(_command(*options), broken, is_in_the_middle)
     before = scripts.rows(broken / "results.csv")
-    assert 1 <= len(before) < 3
     done = _script(*options)
     assert done.returncode == 0, done.stderr
     assert f"{len(before)} of 3 runs are already done" in done.stdout

@@ -1,13 +1,10 @@
 """The script as a user runs it."""
 
 import json
-import os
 import pathlib
 import shutil
-import signal
 import subprocess
 import sys
-import time
 
 import pytest
 import scripts
@@ -108,16 +105,11 @@ def test_killed_and_resumed_equals_unbroken(tmp_path):
     assert done.returncode == 0, done.stderr
 
     resumed = [*arguments, f"--logdir={broken}", "--checkpoint_seconds=0", "--resume", *SMALL]
-    process = subprocess.Popen(_command(*resumed), stdout=subprocess.DEVNULL, start_new_session=True)
-    deadline = time.monotonic() + 200
-    while time.monotonic() < deadline:
-        if (broken / "curve.csv").exists() and len(scripts.rows(broken / "curve.csv")) >= 6:
-            break
-        time.sleep(0.02)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-    assert 6 <= len(scripts.rows(broken / "curve.csv")) < 24
-    assert list((broken / "checkpoints").glob("seed_*.npz"))
+
+    def is_in_the_middle():
+        return 6 <= len(scripts.rows(broken / "curve.csv")) < 24 and any(broken.glob("checkpoints/seed_*.npz"))
+
+    scripts.kill_in_the_middle(_command(*resumed), broken, is_in_the_middle)
     done = _run(*resumed)
     assert done.returncode == 0, done.stderr
 

@@ -1,12 +1,9 @@
 """run_jax.py as a user runs it: rows, picture, kill -9 and exact resume, one line for bad input."""
 
 import json
-import os
 import pathlib
-import signal
 import subprocess
 import sys
-import time
 
 import pytest
 import scripts
@@ -62,15 +59,11 @@ def test_results_and_killed_equals_unbroken(tmp_path):
     assert (unbroken / "jax.png").read_bytes().startswith(b"\x89PNG")
 
     options = [*settings, f"--logdir={broken}", "--checkpoint_seconds=0", "--resume"]
-    process = subprocess.Popen(_command(*options), stdout=subprocess.DEVNULL, start_new_session=True)
-    deadline = time.monotonic() + 200
-    while time.monotonic() < deadline and process.poll() is None:
-        if (broken / "curve.csv").exists() and len(scripts.rows(broken / "curve.csv")) >= 2:
-            break
-        time.sleep(0.005)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-    assert 2 <= len(scripts.rows(broken / "curve.csv")) < 12 and list(broken.glob("checkpoints/*.npz"))
+
+    def is_in_the_middle():
+        return 2 <= len(scripts.rows(broken / "curve.csv")) < 12 and any(broken.glob("checkpoints/*.npz"))
+
+    scripts.kill_in_the_middle(_command(*options), broken, is_in_the_middle)
     done = _script(*options)
     assert done.returncode == 0 and "resumes at" in done.stdout, done.stderr
     for name in ("results.csv", "curve.csv"):
@@ -153,17 +146,12 @@ def test_a_killed_sweep_equals_an_unbroken_one(tmp_path):
     done = _run(_sweep(unbroken, **grid))
     assert done.returncode == 0 and "4 of 4 runs finished" in done.stdout, done.stderr
     command = _sweep(broken, "--resume", **grid)
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True)
-    deadline = time.monotonic() + 200
-    while time.monotonic() < deadline and process.poll() is None:
-        if (broken / "curve.csv").exists() and len(
-            scripts.rows(broken / "curve.csv")
-        ) >= 25:  # within the second run
-            break
-        time.sleep(0.005)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-    assert 1 <= len(scripts.rows(broken / "results.csv")) < 4
+
+    def is_in_the_middle():
+        is_in_second_run = len(scripts.rows(broken / "curve.csv")) >= 25
+        return is_in_second_run and 1 <= len(scripts.rows(broken / "results.csv")) < 4
+
+    scripts.kill_in_the_middle(command, broken, is_in_the_middle)
     done = _run(command)
     assert done.returncode == 0 and "of 4 runs are already done" in done.stdout, done.stderr
     for name in ("results.csv", "curve.csv"):

@@ -2,13 +2,10 @@
 
 import dataclasses
 import json
-import os
 import pathlib
 import shlex
-import signal
 import subprocess
 import sys
-import time
 import types
 
 import jax
@@ -499,20 +496,16 @@ def test_killed_resumed_and_extended_equals_unbroken(tmp_path):
     assert [row["error"] for row in refused] == [f"refused: {REFUSAL}"] * 4
 
     options = [f"--logdir={broken}", "--num_workers=2", "--checkpoint_seconds=0", "--resume"]
-    process = subprocess.Popen(
-        _command({**grid, "seed": [0, 1, 2]}, *options), stdout=subprocess.DEVNULL, start_new_session=True
-    )
-    deadline = time.monotonic() + 200
-    while time.monotonic() < deadline:
-        finished = scripts.rows(broken / "results.csv") if (broken / "results.csv").exists() else []
+
+    def finished():
+        return [row for row in scripts.rows(broken / "results.csv") if not row["error"]]
+
+    def is_in_the_middle():
         # Seeds 0 and 1 run side by side, so one or both have ended when seed 2 is at its first checkpoint.
-        if any(row["error"] == "" for row in finished) and list(broken.glob("checkpoints/*seed=2*.npz")):
-            break
-        time.sleep(0.005)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-    before = [row for row in scripts.rows(broken / "results.csv") if not row["error"]]
-    assert 1 <= len(before) <= 2 and list(broken.glob("checkpoints/*seed=2*.npz"))
+        return 1 <= len(finished()) <= 2 and any(broken.glob("checkpoints/*seed=2*.npz"))
+
+    scripts.kill_in_the_middle(_command({**grid, "seed": [0, 1, 2]}, *options), broken, is_in_the_middle)
+    before = finished()
 
     done = _run({**grid, "seed": [0, 1, 2, 3]}, *options)
     assert done.returncode == 0, done.stderr
