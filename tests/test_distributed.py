@@ -400,9 +400,12 @@ def test_killed_equals_unbroken(tmp_path):
         else:
             _, err, code = ended[1 - lost]
             assert code == 1 and f"process {lost} of 2 was lost" in err and "Traceback" not in err
-    refused = finish(start([*command, "--num_envs=6"], size=3))
-    assert [code for *_, code in refused] == [2, 2, 2]
-    assert "num_envs was 4, is now 6" in refused[0][1] or "num_processes was 2, is now 3" in refused[0][1]
+    for flags, size, message in (
+        (["--num_envs=6"], 2, "num_envs was 4, is now 6"),
+        ([], 4, "num_processes was 2, is now 4"),
+    ):
+        refused = finish(start([*command, *flags], size=size))
+        assert [code for *_, code in refused] == [2] * size and message in refused[0][1], refused
     for out, err, code in finish(start(command)):
         assert code == 0, (out, err)
     assert rows(broken) == rows(unbroken)
