@@ -11,6 +11,7 @@ import pytest
 
 from hyperagent_jax import errors
 from hyperagent_jax.analysis import aggregates
+from hyperagent_jax.analysis import curves
 from hyperagent_jax.analysis import sources
 from hyperagent_jax.analysis.environments import read
 from hyperagent_jax.analysis.environments import stats
@@ -200,3 +201,10 @@ def test_the_report_as_a_user_makes_it(folders, tmp_path):
         assert [entry["probability"] for entry in csv.DictReader(f)] == ["0.9375"]
     with open(out / "scores.csv") as f:
         assert len(list(csv.DictReader(f))) == 4
+
+
+def test_a_legend_says_over_how_many_seeds_curves_are_averaged():
+    label = curves.seeds_label
+    assert label("ddqn", [("a", 0), ("a", 0), ("b", 1)]) == "ddqn"
+    assert label("ddqn", [("a", 0), ("a", 1), ("b", 0), ("b", 1)]) == "ddqn, mean of 2 seeds"
+    assert label("ddqn", [("a", 0), ("a", 1), ("b", 1)]) == "ddqn, mean of 1 to 2 seeds"

@@ -1,6 +1,6 @@
 """Plots learning curves of any experiment: a thin line per seed, and their mean."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -69,3 +69,14 @@ def environments(file: style.File, title: str, lines: Mapping[str, Sequence[Mapp
             axis.set(title=name, xlabel="interactions", ylabel="evaluation return")
             axis.set_xlim(left=0)
         style.legend_of(figure, style.handles(lines))
+
+
+def seeds_label(name: str, panels_and_seeds: Iterable[tuple[str, Any]]) -> str:
+    """Returns the text of a legend: the name, and over how many seeds a panel's curve is averaged."""
+    seeds: dict[str, set[Any]] = {}
+    for panel, seed in panels_and_seeds:
+        seeds.setdefault(panel, set()).add(seed)
+    fewest, most = min(map(len, seeds.values())), max(map(len, seeds.values()))
+    if most == 1:
+        return name
+    return f"{name}, mean of {most} seeds" if fewest == most else f"{name}, mean of {fewest} to {most} seeds"

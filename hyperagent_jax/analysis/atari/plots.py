@@ -69,8 +69,7 @@ def curves(
             axis.set_xlim(left=0)
         handles = []
         for i, (label, own) in enumerate(lines.items()):
-            seeds = len({row["seed"] for row in own})
-            text = f"{label}, mean of {seeds} seeds" if seeds > 1 else label
+            text = curves_lib.seeds_label(label, [(row["game"], row["seed"]) for row in own])
             handles.append(matplotlib.lines.Line2D([], [], color=style.colour(i), linewidth=2, label=text))
         style.legend_of(figure, handles, narrow=narrow)
 

@@ -9,6 +9,7 @@ import matplotlib.ticker
 import numpy as np
 
 from hyperagent_jax.analysis import aggregates
+from hyperagent_jax.analysis import curves as curves_lib
 from hyperagent_jax.analysis import style
 from hyperagent_jax.analysis.environments import read
 from hyperagent_jax.analysis.environments import stats
@@ -43,8 +44,7 @@ def curves(file: style.File, title: str, found: read.Results, *, narrow: bool = 
             axis.set_xlim(left=0)
         handles = []
         for i, agent in enumerate(agents):
-            seeds = len({point.seed for point in found.points if point.agent == agent})
-            text = f"{agent}, mean of {seeds} seeds" if seeds > 1 else agent
+            text = curves_lib.seeds_label(agent, [(p.env, p.seed) for p in found.points if p.agent == agent])
             handles.append(matplotlib.lines.Line2D([], [], color=style.colour(i), linewidth=2, label=text))
         style.legend_of(figure, handles, narrow=narrow)
 
