@@ -33,7 +33,7 @@ for i, arguments in enumerate(cases):
 
 
 def rows(path: pathlib.Path) -> list[dict[str, str]]:
-    """Returns the rows of a csv file; none if there is no file."""
+    """Returns the rows of a csv file, and an empty list before it exists."""
     if not path.exists():
         return []
     with open(path, newline="") as f:
